@@ -7,10 +7,11 @@
 //! 0105).
 //!
 //! Invariants, cited below:
-//! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
-//!   `owner` again before it touches the value. A thread that wants to become the owner writes
-//!   `OWNER_CHANGING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus
-//!   either the owner sees `OWNER_CHANGING`, or the other thread sees the address.
+//! - B1 The owner writes the address of the lock into the record of its thread, executes a light
+//!   fence, and reads `owner` again before it touches the value. A thread that wants to become the
+//!   owner writes `OWNER_CHANGING` to `owner`, executes a heavy fence, and reads the record of the
+//!   owning thread. Thus either the owner sees `OWNER_CHANGING`, or the other thread sees the
+//!   address.
 //! - B2 A record is written only by its thread, so a former owner that has not yet noticed the
 //!   change cannot disturb a later owner.
 //! - B3 Only the thread that wrote `OWNER_CHANGING` replaces it.
@@ -37,8 +38,8 @@ const NO_RECORD: u64 = u64::MAX;
 /// Number of owner changes after which the lock becomes shared. Each change costs a few
 /// microseconds, whereas a shared lock costs a few nanoseconds per call.
 const HANDOVERS_MAX: u32 = 8;
-/// Maximum number of locks that a thread can hold as their owner at the same time. A splice holds
-/// two, and a signal handler that interrupts it may take more.
+/// Maximum number of locks that a thread can hold as their owner at the same time. A call to
+/// `streamline_splice` holds two, and a signal handler that interrupts the call may take more.
 const HELD_LOCKS_MAX: usize = 4;
 
 /// The record of a thread: the locks that the thread, as their owner, holds at the moment.
@@ -63,7 +64,7 @@ pub(crate) struct Record {
 pub struct BiasedLock<T> {
     /// State of the lock: `UNOWNED`, `SHARED`, `OWNER_CHANGING`, or the number of the owner.
     owner: AtomicU64,
-    /// 1 while the lock is shared and a thread holds it.
+    /// 1 while a thread holds the lock in its shared state; otherwise 0.
     locked: AtomicU32,
     /// Number of times that the lock has changed its owner.
     handovers: AtomicU32,
@@ -76,7 +77,7 @@ unsafe impl<T: Send> Sync for BiasedLock<T> {}
 /// Exclusive access to the value of a [`BiasedLock`] until dropped.
 pub struct BiasedGuard<'a, T> {
     lock: &'a BiasedLock<T>,
-    /// The lock's entry in the owner's record; `None` if the lock is shared.
+    /// The entry with the lock's address in the record of its owner; `None` if the lock is shared.
     held: Option<&'a AtomicU64>,
     /// Marker that makes the guard `!Send`, because it uses the record of the thread that took the
     /// lock.
@@ -131,9 +132,9 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Acquires a shared lock. If the lock is not shared, makes this thread the owner or, after too
-    /// many changes of owner, makes the lock shared; the caller then tries again. Changes nothing
-    /// while the lock is held or another thread is replacing the owner.
+    /// Acquires a shared lock. If the lock is not shared, this thread becomes the owner, or the
+    /// lock becomes shared after too many changes of owner. The caller must then try again. Changes
+    /// nothing while the lock is held, or while another thread is replacing the owner.
     #[cold]
     fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowLockResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);
@@ -200,7 +201,8 @@ enum SlowLockResult<'a, T> {
     Again,
 }
 
-/// Returns the record of an owner, or `None` if `owner` is not an owner number.
+/// Returns the record of the thread with owner number `owner`, or `None` if `owner` is not an owner
+/// number.
 #[inline]
 fn record(records: &[Record], owner: u64) -> Option<&Record> {
     records.get(usize::try_from(owner.wrapping_sub(FIRST_OWNER)).ok()?)
@@ -211,8 +213,8 @@ impl Record {
         Self { held, taken }
     }
 
-    /// Enters the lock at `address` in this thread's record. Returns `None` if the thread already
-    /// holds this lock, or holds too many others.
+    /// Notes in this thread's record that the thread holds the lock at `address`. Returns `None` if
+    /// the thread already holds this lock, or holds too many others.
     #[inline(always)]
     fn enter(&self, address: u64) -> Option<&AtomicU64> {
         let holds_none =

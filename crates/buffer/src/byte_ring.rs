@@ -18,7 +18,7 @@
 
 use crate::atomic::{Ordering, fence};
 
-/// A control word of the ring, in memory that both sides share.
+/// A control word of a ring of bytes, in memory that the writer and the reader share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingWord {
     /// Number of bytes that the writer has written.
@@ -100,7 +100,8 @@ pub struct ByteRingWriter<W> {
 }
 
 impl<W: RingWordAccess> ByteRingWriter<W> {
-    /// Starts an empty ring of `size` bytes, whose reader counts as waiting for the first bytes.
+    /// Creates the writer's side of an empty ring of `size` bytes. Marks the reader as waiting, so
+    /// that the first bytes cause a notification.
     pub fn new(words: W, size: usize) -> Self {
         words.store(RingWord::ReaderWaits, 1);
         Self { words, size, written: 0 }
@@ -213,9 +214,9 @@ impl<W: RingWordAccess> ByteRingReader<W> {
         available.filter(|all| *all <= self.size).ok_or(PositionFault)
     }
 
-    /// Returns the state of the ring. If the ring is empty, takes all notifications, and requests
-    /// another one. `next_notification` reads from the socket and must not block. Fails if the
-    /// writer's position is impossible.
+    /// Returns the state of the ring. If the ring is empty, first reads all pending notifications
+    /// through `next_notification`, and requests another one from the writer. `next_notification`
+    /// reads from the socket and must not block. Fails if the writer's position is impossible.
     pub fn state(
         &self,
         mut next_notification: impl FnMut() -> Notification,
@@ -239,8 +240,9 @@ impl<W: RingWordAccess> ByteRingReader<W> {
         }
     }
 
-    /// Removes `length` bytes, which the caller must have read, from the ring. Returns true, once,
-    /// if the writer waits for room and enough is free, so that the caller must notify the writer.
+    /// Removes the next `length` bytes from the ring, which the caller must have read. Returns true
+    /// if the caller must notify the writer, because the writer waits for room and enough is now
+    /// free. Each wait of the writer yields true at most once.
     #[must_use]
     pub fn take(&mut self, length: usize) -> bool {
         self.taken += length as u64;

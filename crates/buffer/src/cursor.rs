@@ -19,8 +19,9 @@
 //! - *closed*: `STATE` is stored with Release after the last publication; a party that sees the end
 //!   also sees the final positions.
 //!
-//! Before each position a party stores the matching counts ([`counts`]), so the counts are correct
-//! for the published position even if the party is killed between the two stores.
+//! A party stores its counts ([`counts`]) before it publishes the position to which they belong.
+//! The counts are therefore correct for the published position even if the party is killed between
+//! the two stores.
 //!
 //! Each position read from the other party is checked: it must not decrease, and must be within one
 //! capacity of the local position. An impossible position is never clamped: it poisons the link to
@@ -57,14 +58,14 @@ pub struct RingMemory {
     /// The writer's control words, followed by the data, which begins at word
     /// [`DATA_OFFSET_WORDS`].
     pub writer: Region,
-    /// The control words of each reader; an untrusted peer maps only its own.
+    /// The control words of each reader. A reader in an untrusted process maps only its own.
     pub readers: Box<[Arc<Region>]>,
     /// Length of a lap in positions, a power of two.
     pub capacity: u64,
     /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// The memory in which the ring continues after a resize within one process
-    /// ([`WriterCursor::continue_in_new_memory`]); empty before that.
+    /// ([`WriterCursor::continue_in_new_memory`]). Empty before such a resize.
     next: OnceLock<Arc<Self>>,
 }
 

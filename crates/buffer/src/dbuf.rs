@@ -24,9 +24,9 @@
 //!   lives, the writer has therefore not seen the cursor pass it, and does not write there (D2).
 //! - D5 In a ring that overwrites, no slice of the ring is ever returned: reservations are private
 //!   memory that commit copies in word by word, and readers copy out.
-//! - D6 A [`ForeignBlockReader`] returns slices only if the creator of the memory is `TrustProof`:
-//!   a party that could write all memory of this process anyway (V3 of `iolite::view`), and is
-//!   relied on to maintain D2.
+//! - D6 A [`ForeignBlockReader`] returns slices only if there is a `TrustProof` for the creator of
+//!   the memory. Such a creator could write all memory of this process anyway (V3 of
+//!   `iolite::view`), and is relied on to maintain D2.
 
 use crate::cursor::{ReaderCursor, RingMemory};
 use crate::{Fault, Policy};
@@ -94,7 +94,8 @@ impl ForeignBlockReader {
         Self::from_walk(RecordWalk::new(side))
     }
 
-    /// Returns the state of this reader, through which a stream reads blocks.
+    /// Returns the internal state of this reader, which a stream around the ring uses to read
+    /// blocks.
     pub(crate) const fn walk(&mut self) -> &mut RecordWalk {
         &mut self.0
     }

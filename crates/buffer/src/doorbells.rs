@@ -21,7 +21,8 @@ pub struct Doorbells {
 struct NotifiedReader {
     doorbell: SocketDoorbell,
     notifier: Notifier,
-    /// Number of notifications from this reader since the writer last found room in the ring.
+    /// Number of notifications that this reader has sent since the writer last found room in the
+    /// ring. If there are more than `FALSE_ALARMS_MAX`, the reader is disconnected.
     false_alarms: u32,
 }
 
@@ -107,7 +108,8 @@ impl Doorbells {
         }
     }
 
-    /// Resets the counts of false notifications. Call this after readers have made room.
+    /// Resets each reader's count of notifications that have made no room. Call this after readers
+    /// have made room.
     pub fn reset_false_alarms(&mut self) {
         self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
     }

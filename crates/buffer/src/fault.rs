@@ -3,7 +3,8 @@
 use abi::{DbufId, Extent};
 use thiserror::Error;
 
-/// A fault in a rich pointer, or caused by the other party of a ring. [SL §5.3.1, "buffer fault"]
+/// An error in reading or writing a ring, or in resolving a rich pointer. [SL §5.3.1, "buffer
+/// fault"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Fault {
     /// The pointer refers to a dbuf that this process has not mapped.
@@ -15,7 +16,7 @@ pub enum Fault {
         .0.length(), .0.position()
     )]
     OutOfWindow(Extent),
-    /// The block extends beyond the end of its segment or of its record.
+    /// The block extends beyond the end of the segment or record that contains it.
     #[error(
         "{} bytes at position {} extend beyond the end of their segment", .0.length(), .0.position()
     )]
@@ -88,7 +89,8 @@ pub enum Fault {
         /// `errno` of mmap(2), or 0 if the seals or the size are wrong.
         errno: i32,
     },
-    /// The dbuf of a stream is full of blocks that readers of other streams still need.
+    /// The dbuf of this stream has no room, because readers of other streams in the dbuf still need
+    /// its blocks.
     #[error(
         "dbuf {} is full of blocks of other streams: read those first, or enlarge the dbuf",
         .0.number()
@@ -109,8 +111,8 @@ pub enum Fault {
     },
 }
 
-/// Returns the reason why a dbuf was not mapped, as the predicate of the message of
-/// [`Fault::Unmapped`].
+/// Returns the reason why a dbuf was not mapped. The text is the predicate in the message of
+/// [`Fault::Unmapped`], whose subject is the dbuf.
 fn unmapped_reason(errno: i32) -> String {
     match errno {
         0 => "lacks the required seals or size, and was not mapped".to_owned(),

@@ -75,7 +75,7 @@ pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
     (PointerWriter::new(store, config.lanes), readers)
 }
 
-/// The result of pushing entries.
+/// The result of pushing entries into a ring of rich pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PushResult {
     /// Number of entries put into the ring. They are the first of the pushed entries.
@@ -183,8 +183,8 @@ impl PointerWriter {
         self.side.publish();
     }
 
-    /// Returns how many of `wanted` entries fit at the head. Fails with [`Fault::Abandoned`] if all
-    /// readers have left.
+    /// Returns how many entries, up to `wanted`, fit into the ring now. Fails with
+    /// [`Fault::Abandoned`] if all readers have left.
     pub(crate) fn count_fitting_entries(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
         if self.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
@@ -445,9 +445,10 @@ impl<'s> EntrySlots<'s> {
         Self { words, capacity: store.capacity, lanes }
     }
 
-    /// Stores the columns of an entry. The ring must have room for the entry. The compiler hoists
-    /// the match on the columns out of a caller's loop, so the loop body becomes straight-line
-    /// code; the same holds for [`EntrySlots::load`].
+    /// Stores the columns of an entry. The ring must have room for the entry.
+    ///
+    /// In a loop over entries, the compiler moves the match on the columns out of the loop, so that
+    /// the loop body becomes straight-line code. The same holds for [`EntrySlots::load`].
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
@@ -480,8 +481,9 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Calls `put` for each element of `places`, with that element and the words of the next entry,
-    /// beginning with the entry at position `from`. Covers at most one lap.
+    /// Loads the words of consecutive entries, beginning with the entry at position `from`, and
+    /// passes them to `put`. Each call gets the next element of `places` along with the entry. Ends
+    /// with `places`, and after at most one lap.
     #[inline]
     fn load_entries<const N: usize, P>(
         self,
@@ -536,8 +538,8 @@ impl<'s> EntrySlots<'s> {
     }
 }
 
-/// Returns the entry for a ring without a marks column. The block is not a frame, and the view
-/// covers all of its bytes.
+/// Returns an entry from the words of a ring without a marks column. The block then counts as not
+/// being a frame, and its view covers all of its bytes.
 #[inline]
 fn entry_without_marks(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);

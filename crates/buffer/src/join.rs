@@ -45,7 +45,8 @@ struct QueueState {
     next: u64,
     /// Doorbell to notify when the writer exits.
     doorbell: Option<Arc<SocketDoorbell>>,
-    /// Event to notify when a reader joins. Created when the writer first waits for a reader.
+    /// Event that wakes a writer waiting for readers when one joins. Created when the writer first
+    /// waits.
     joined: Option<Arc<EventFd>>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct JoiningReader {
     pub(crate) ticket: ReaderTicket,
     /// Page of the reader's control words.
     pub(crate) page: Arc<Region>,
-    /// Connection to the reader; `None` in models.
+    /// Connection to the reader. `None` in loom models, which have no processes.
     pub(crate) contact: Option<ReaderConnection>,
     /// Position of the first block that the reader receives; `None` until it has been determined.
     /// The copy in the reader's page cannot be used, because the reader may have overwritten it.
@@ -151,8 +152,8 @@ impl JoinQueue {
         self.lock().doorbell = Some(doorbell);
     }
 
-    /// Returns the event that becomes readable when a reader joins. Fails if the kernel refuses to
-    /// create the event.
+    /// Returns the event that becomes readable when a reader joins, for a writer that waits for
+    /// readers. Fails if the kernel refuses to create the event.
     pub(crate) fn join_event(&self) -> sys::Result<Arc<EventFd>> {
         let mut state = self.lock();
         if let Some(joined) = &state.joined {
@@ -168,16 +169,16 @@ impl JoinQueue {
         self.lock().has_ended
     }
 
-    /// Returns true if a reader has joined or left since the last drain. Call this after the writer
-    /// has published its position.
+    /// Returns true if a reader has joined or left since the writer last drained the queue. Call
+    /// this after the writer has published its position.
     pub(crate) fn has_pending_changes(&self) -> bool {
         // SYNC POINT: joining; pairs with the fence in `join`.
         fence(Ordering::SeqCst);
         self.pending.load(Ordering::Acquire) != 0
     }
 
-    /// Removes and returns the readers that joined or left since the last drain. Readers without a
-    /// start position start at `published`.
+    /// Removes and returns the readers that joined or left since the last call. A joining reader
+    /// whose start position has not been determined yet starts at `published`.
     pub(crate) fn drain(&self, published: u64) -> QueueChanges {
         let mut state = self.lock();
         self.pending.store(0, Ordering::Relaxed);

@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-/// An event that fires once, in the middle of the next call that finds no block.
+/// A test event that fires once, in the middle of a reader's next call that finds no block.
 #[derive(Default)]
 pub struct LateEvent(Option<Box<dyn FnOnce() + Send>>);
 

@@ -31,8 +31,9 @@ pub struct ReaderCounts {
 }
 
 impl WriterCounts {
-    /// Returns the number of blocks still in the ring for a reader whose counts are `taken`, or
-    /// `None` if the counts contradict each other.
+    /// Returns the number of blocks that one reader has not passed yet and that are still in the
+    /// ring. `taken` contains the reader's counts. Returns `None` if they contradict the writer's
+    /// counts.
     #[must_use]
     pub fn resident(&self, taken: &ReaderCounts) -> Option<u64> {
         self.blocks.checked_sub(taken.blocks)?.checked_sub(taken.lost)?.checked_sub(taken.skipped)

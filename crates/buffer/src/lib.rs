@@ -12,8 +12,8 @@
 //!
 //! Rings and pools neither sleep nor read a clock, and allocate memory for blocks only when they
 //! are created or grow by a segment. The modules on top of them (`signal`, `doorbells`, `stream`,
-//! `name`) sleep. Clocks are read only for T_t (`signal::wakeup_moderation`), for the sizing of
-//! rings (`scale`), and for time limits (`name`).
+//! `name`) sleep. Clocks are read only for the maximum delay of a wake-up (T_t,
+//! `signal::wakeup_moderation`), for the sizing of rings (`scale`), and for time limits (`name`).
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]
@@ -89,7 +89,7 @@ pub enum Policy {
 
 #[cfg(not(loom))]
 impl Policy {
-    /// Returns the code of this policy in the ring geometry.
+    /// Returns the number that stands for this policy in the geometry of a ring.
     pub const fn code(self) -> u32 {
         self as u32
     }

@@ -86,14 +86,14 @@ pub struct Pool {
     next: Cell<u64>,
     /// Position after the last byte of the open segment.
     end: Cell<u64>,
-    /// Smallest number that the next segment may have.
+    /// Smallest number that the next opened segment may have.
     next_number_min: Cell<u64>,
     /// Number of slots that have memory. Slots with higher indices have never been used.
     populated: Cell<usize>,
     /// Number of the oldest segment of lent memory that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_slot`] has
-    /// opened the slot.
+    /// For each slot of lent memory, the number of segments that [`Pool::draft_arrived_slot`] has
+    /// opened in the slot so far.
     laps: Box<[Cell<u64>]>,
     /// Slots that [`Pool::draft_arrived_slot`] has opened and that have not been returned to the
     /// lender.
@@ -155,9 +155,9 @@ impl Pool {
         Ok(Self::from_memory(memory, 1))
     }
 
-    /// Creates a pool whose segments after the first are allocated by page faults on first write,
-    /// for a process that will no longer be permitted to call fallocate(2). If memory is short,
-    /// SIGBUS ends the process.
+    /// Creates a pool for a process that will lose the permission to call fallocate(2). The first
+    /// segment is allocated now, and each page of the other segments when it is first written. If
+    /// memory is short then, SIGBUS ends the process.
     pub fn without_allocation(id: DbufId, config: PoolConfig) -> sys::Result<Self> {
         let pool = Self::new(id, config)?;
         pool.populated.set(pool.memory.slots.len());
@@ -383,8 +383,8 @@ impl Pool {
         usage
     }
 
-    /// Locates a block like [`Slots::locate`](crate::slots::Slots::locate), but first unpacks the
-    /// block's segment if it is compressed.
+    /// Returns the slot and offset of a block, like [`Slots::locate`](crate::slots::Slots::locate).
+    /// First unpacks the block's segment if it is compressed.
     #[inline]
     fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         self.memory.locate(place).or_else(|fault| self.unpack(place, fault))

@@ -94,7 +94,7 @@ impl ScalingParameters {
         Self { same_processor: range, shared_cache: range, remote: 0, low: 25, high: 75 }
     }
 
-    /// Returns these parameters with every size except `remote` raised to at least `least` bytes.
+    /// Returns these parameters with a lower bound of `least` bytes on every size except `remote`.
     #[must_use]
     pub fn at_least(self, least: usize) -> Self {
         let beyond = |(low, high): (usize, usize)| (low.max(least), high.max(least));
@@ -114,8 +114,8 @@ impl ScalingParameters {
         Self { same_processor, shared_cache, remote: self.remote.min(most), ..self }
     }
 
-    /// Returns the minimum and maximum size in bytes over all placements of the writer and the
-    /// reader.
+    /// Returns the minimum and maximum size in bytes, whichever processors the writer and the
+    /// reader run on.
     #[must_use]
     pub fn size_bounds(&self) -> (usize, usize) {
         let most = self.same_processor.1.max(self.shared_cache.1).max(self.remote);
@@ -138,7 +138,7 @@ const REMOTE_SIZE_MAX: usize = 256 << 20;
 /// Minimum size in bytes of a self-sizing ring.
 const SIZE_MIN: usize = 16 << 10;
 
-/// The placement of writer and reader on processors.
+/// The relative placement of a ring's writer and reader: on one processor, or on different ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SidePlacement {
     /// The writer and the reader run on the same processor.
@@ -163,24 +163,30 @@ pub struct RoundMeasurements {
     pub timing: Option<LapTiming>,
 }
 
-/// The reason for a decision on the size of a ring.
+/// The reason why a ring gets or keeps its size. The pressure is the unread part of the ring in
+/// percent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SizeReason {
-    /// The pressure is between the water marks.
+    /// The ring keeps its size, because the pressure is between the low-water and the high-water
+    /// mark.
     Fits,
-    /// The pressure is above the high-water mark.
+    /// The ring grows, because the pressure is above the high-water mark.
     Pressure,
-    /// The pressure is below the low-water mark.
+    /// The ring shrinks, because the pressure is below the low-water mark.
     Slack,
-    /// The ring is larger than the maximum for this placement.
+    /// The ring shrinks, because it is larger than the parameters allow for the caches of the
+    /// writer's and reader's processors.
     Cache,
-    /// The ring is smaller than the minimum for this placement.
+    /// The ring grows, because it is smaller than the minimum that the parameters set for the
+    /// writer's and reader's processors.
     Small,
-    /// The processors share no cache, and a ring larger than all caches is faster or on trial.
+    /// The ring is larger than all caches, because its processors share no cache and the larger
+    /// ring is faster or on trial.
     Remote,
-    /// The pressure calls for another size, but the size is already at its minimum or maximum.
+    /// The ring keeps its size, because the pressure calls for a size beyond its minimum or
+    /// maximum.
     Bound,
-    /// The ring was full recently and is not allowed to shrink yet.
+    /// The ring keeps its size, because it was full recently and may not shrink yet.
     WasFull,
 }
 
@@ -203,14 +209,16 @@ pub struct SizingState {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// The last round and the decision after this round; `None` before the end of the first round.
+    /// Measurements of the last round, and the decision that followed them. `None` before the end
+    /// of the first round.
     pub last: Option<(RoundMeasurements, SizeDecision)>,
-    /// The last round after which the size changed, and the decision after this round; `None` if
-    /// the size has not changed.
+    /// Measurements of the last round after which the size changed, and the decision that followed
+    /// them. `None` if the size has not changed.
     last_change: Option<(RoundMeasurements, SizeDecision)>,
-    /// Number of the first round in which the ring may shrink again.
+    /// Number of the first round in which the ring may shrink again, after it was full.
     shrinkable_from_round: u64,
-    /// Number of rounds for which shrinking is suspended after the ring was full.
+    /// Number of rounds for which the ring may not shrink after it was full. Doubles if the ring is
+    /// full again after it has shrunk.
     patience: u64,
     /// True if the ring has shrunk since it was last full.
     has_shrunk: bool,
@@ -235,13 +243,14 @@ impl SizingState {
         }
     }
 
-    /// Returns the minimum and maximum size in bytes over all placements of the two sides.
+    /// Returns the minimum and maximum size of the ring in bytes, whichever processors the writer
+    /// and the reader run on.
     #[must_use]
     pub fn size_bounds(&self) -> (usize, usize) {
         self.scaling.size_bounds()
     }
 
-    /// Decides on the size of the ring after a round.
+    /// Decides on the size of the ring at the end of a round, from the measurements of this round.
     pub fn decide(&mut self, round: RoundMeasurements) -> SizeDecision {
         self.rounds += 1;
         let step = if self.should_exceed_caches(&round) {
@@ -260,8 +269,8 @@ impl SizingState {
         step
     }
 
-    /// Counts the last decided change of size, which the caller has applied. Must not be called if
-    /// the resize failed.
+    /// Counts the last decision as a growth or a shrinkage of the ring. Call this after the ring
+    /// was resized as decided, and not if the resize failed.
     pub fn count_step(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
@@ -293,10 +302,10 @@ impl SizingState {
         }
     }
 
-    /// Returns true if the ring should exceed the caches. If the ring has one of the two sizes that
-    /// the trial of a larger ring compares, passes the timing of the round to the trial. Ends the
-    /// trial and returns false if the writer and the reader share a processor, or if the ring must
-    /// not exceed the caches.
+    /// Returns true if the ring should be larger than the caches, as decided by a trial that
+    /// compares the two sizes. Passes the timing of the round to the trial if the ring already has
+    /// the size to be measured. Ends the trial and returns false if the writer and the reader share
+    /// a processor, or if the parameters allow no size beyond the caches.
     fn should_exceed_caches(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(SidePlacement::DifferentProcessors);
         if round.sides == SidePlacement::SameProcessor || self.scaling.remote <= *range.end() {
@@ -340,7 +349,7 @@ impl SizingState {
     }
 }
 
-/// Initial number of rounds for which a ring that was full is not allowed to shrink.
+/// Initial number of rounds for which a ring may not shrink after it was full.
 const INITIAL_PATIENCE_ROUNDS: u64 = 64;
 const PATIENCE_ROUNDS_MAX: u64 = 1 << 20;
 
@@ -368,8 +377,8 @@ mod tests {
     /// Sizes of the data caches in these tests: 48 KB, 1 MB and 32 MB.
     const CACHES: [usize; 3] = [48 << 10, 1 << 20, 32 << 20];
 
-    /// Returns the size of the ring in bytes after each of `rounds` rounds. `round` returns the
-    /// measurements of a round, given the current size.
+    /// Simulates a ring of initially `from` bytes for `rounds` rounds. Returns the size of the ring
+    /// after each round. `round` returns the measurements of a round, given the current size.
     fn sizes_after_rounds(
         scale: &mut SizingState,
         from: usize,

@@ -146,8 +146,8 @@ impl RingOffer {
         Ok(Self { geometry, ring, cursor })
     }
 
-    /// Returns the proof of trust in the ring's creator, or `None` if the creator cannot be
-    /// trusted.
+    /// Returns a proof that the creator of the ring can be trusted ([`TrustProof`]), or `None` if
+    /// it cannot.
     pub(crate) fn creator(&self) -> Option<TrustProof> {
         TrustProof::for_file_creator(&self.ring)
     }
@@ -392,8 +392,8 @@ fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(RingGeometry, Policy
 }
 
 /// Maps a ring read-only. Fails unless the file has the size in the geometry and at least these
-/// seals. Also fails if the capacity of the ring can change and `seals` are [`Seals::READER`],
-/// which a reader requires if it does not trust the writer.
+/// seals. With [`Seals::READER`], the seals that a reader requires of an untrusted writer, also
+/// fails if the capacity of the ring can change in place.
 fn map_ring(file: &OwnedFd, geometry: &RingGeometry, seals: Seals) -> Result<Region, Refusal> {
     // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {

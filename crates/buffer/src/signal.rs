@@ -39,7 +39,8 @@ use sys::eventfd::EventFd;
 #[derive(Debug, Default)]
 pub struct Doorbell {
     word: AtomicU32,
-    /// 1 if sleepers wait only for events other than free room; otherwise 0.
+    /// 1 if [`Doorbell::notify_room`] does not wake the sleepers, because they do not wait for
+    /// room; otherwise 0.
     ignores_room: AtomicU32,
     /// Event that each notification signals as well, for a sleeper that polls descriptors.
     #[cfg(not(loom))]
@@ -94,8 +95,8 @@ impl Doorbell {
     }
 
     /// Returns true if a thread is sleeping on this doorbell or is about to sleep on it. Call this
-    /// after a publication: if the result is false, a thread that falls asleep later sees the
-    /// publication first.
+    /// after publishing work. If the result is false, the work needs no notification: a thread
+    /// checks for work once more before it falls asleep, and finds it.
     #[inline]
     #[must_use]
     pub fn has_unnotified_sleeper(&self) -> bool {
@@ -154,9 +155,9 @@ impl Doorbell {
         true
     }
 
-    /// Wakes all sleepers because room or memory has been released. Returns true if there were any.
-    /// Does nothing and returns false while sleepers are not waiting for room
-    /// ([`Doorbell::set_waits_for_room`]).
+    /// Wakes all sleepers because room or memory has been released. Returns true if there were any
+    /// sleepers. Does nothing and returns false if the sleepers have declared that they do not wait
+    /// for room ([`Doorbell::set_waits_for_room`]).
     pub fn notify_room(&self) -> bool {
         // SYNC POINT: room released. A sleeper that waits for room sets the flag, listens, which
         // issues a fence, and checks for room: either it sees the room released before this fence,
@@ -165,8 +166,9 @@ impl Doorbell {
         self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes sleepers from now on. By default, it wakes
-    /// them. Call this with true before waiting for room.
+    /// Declares whether the sleepers of this doorbell wait for room, so that
+    /// [`Doorbell::notify_room`] wakes them. By default, it does. Call this with true before
+    /// waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }

@@ -4,20 +4,21 @@
 
 use std::os::fd::OwnedFd;
 
-/// A proof that another process could write this process's memory anyway.
+/// A proof that the creator of shared memory can be trusted, because it could write this process's
+/// memory anyway.
 #[derive(Clone, Copy, Debug)]
 pub struct TrustProof(());
 
 impl TrustProof {
-    /// Returns the proof for processes of `user`, or `None` if `user` is neither the current user
-    /// nor root.
+    /// Returns a proof that processes of `user` can be trusted, or `None` if `user` is neither the
+    /// current user nor root.
     #[must_use]
     pub fn of(user: u32) -> Option<Self> {
         const ROOT: u32 = 0;
         (user == ROOT || user == sys::process::identity().0).then_some(Self(()))
     }
 
-    /// Returns the proof for the creator of a file, or `None` if that process cannot be trusted.
+    /// Returns a proof that the process that created a file can be trusted, or `None` if it cannot.
     pub(crate) fn for_file_creator(file: &OwnedFd) -> Option<Self> {
         sys::descriptor::owner_uid(file).ok().and_then(Self::of)
     }

@@ -40,13 +40,14 @@ impl Sleeper {
     }
 }
 
-/// The urgency of a notification, which is lower if more publications follow soon.
+/// The urgency of waking a sleeper after a publication. It is lower if more publications follow
+/// soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// More publications follow immediately, and the last of them is checked with `More` or `Last`.
-    /// Wakes a sleeper whose threshold is reached. A party that falls asleep at this moment may go
-    /// unnoticed until the next check, because the fence is omitted: a fence would stall the writer
-    /// until it owns all cache lines just written.
+    /// More publications follow immediately, and the last of them is notified with `More` or
+    /// `Last`. Wakes a sleeper whose threshold is reached. Omits the fence, which would stall the
+    /// writer until it owns all cache lines just written. A party that falls asleep at this moment
+    /// may therefore go unnoticed until the next notification.
     Flow,
     /// More publications may follow. Wakes a sleeper whose threshold is reached.
     More,
@@ -72,8 +73,8 @@ pub enum ReadUntilMark {
 pub enum WaitResult {
     /// There is something to read, the stream has ended, or there is room to write.
     Ready,
-    /// The wait ended for another reason: the time limit, a signal, a false notification, or
-    /// another descriptor that became readable.
+    /// The wait ended for another reason: the time limit, a signal, a spurious wake-up, or another
+    /// descriptor that became readable.
     NotReady,
 }
 
@@ -88,7 +89,7 @@ pub enum BlockRead {
     End,
 }
 
-/// The state of the party that notifies a sleeper: the last sleep for which it has notified.
+/// The state of a party that wakes a sleeper: the sleep count for which it has last notified.
 #[derive(Debug, Default)]
 pub struct Notifier {
     notified: u64,

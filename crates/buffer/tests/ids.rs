@@ -9,7 +9,7 @@ use streamline_buffer::ids;
 
 const CHILD_VARIABLE: &str = "STREAMLINE_TEST_IDS";
 
-/// In the child process, prints ids from the counter that the variable names.
+/// In the child process, prints newly allocated dbuf ids. Does nothing in the test program itself.
 #[test]
 fn child_prints_ids() {
     if std::env::var_os(CHILD_VARIABLE).is_some() {

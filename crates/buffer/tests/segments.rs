@@ -141,8 +141,8 @@ fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
 }
 
-/// The name of an invalid property of the next segment, and a predicate for the fault that the
-/// reader must get.
+/// A way in which a hostile writer falsifies the next segment: the name of the false property, and
+/// a predicate for the fault that the reader must get.
 type FalseSegment = (&'static str, fn(&Fault) -> bool);
 
 const FALSE_SEGMENTS: [FalseSegment; 12] = [
@@ -199,8 +199,9 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
     }
 }
 
-/// Creates a ring of `large` bytes, shrinks it, and grows it again. Fails with the step after which
-/// the shared memory of the machine differs from the expected amount by more than `slack` bytes.
+/// Creates a ring of `large` bytes, shrinks it, and grows it again. Fails if the shared memory of
+/// the machine then differs from the expected amount by more than `slack` bytes. The error names
+/// the step after which it differs.
 fn resize_large_ring(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
     let before = shared_memory_bytes();
     let config = stream_config(1).capacity(large);
@@ -278,8 +279,8 @@ fn report_and_wait<T>(kept: T) {
     wait_to_be_killed(kept);
 }
 
-/// Offers streams that contain one block and a switch, and announces a next segment for each: a
-/// valid one for the first stream, and a false one for every other.
+/// Acts as a hostile writer. Offers streams that contain one block and a switch, and announces a
+/// next segment for each: a valid one for the first stream, and a false one for every other.
 fn announce_false_segments() {
     for lie in ["honest"].iter().chain(FALSE_SEGMENTS.iter().map(|(lie, _)| lie)) {
         let (own_end, peer_end) = SocketDoorbell::pair().unwrap();
@@ -308,7 +309,7 @@ fn valid_geometry() -> RingGeometry {
     RingGeometry { magic: RingGeometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// Announces the next segment. `lie` names the property of the segment to falsify; an unknown name
+/// Announces a next segment. `lie` names the property of the segment to falsify; an unknown name
 /// falsifies nothing.
 fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     // The start follows the header, the five bytes with padding, and the switch.

@@ -17,7 +17,7 @@ use streamline_buffer::Fault;
 use streamline_buffer::stream::{ChangeError, Config, Handover, Offer, Output, stream};
 use testkit::{Random, need};
 
-/// Number of steps that the other process repeats in order. Its role contains the number of the
+/// Number of steps in the work that the other process repeats. Its role contains the number of the
 /// step before which it kills itself, or `STEPS` if the test kills it at a random time.
 const STEPS: usize = 8;
 fn stream_config(readers: usize) -> Config {
@@ -35,8 +35,8 @@ fn start_at_step(role: &str, step: usize) -> Option<OtherUserProcess> {
     OtherUserProcess::start(&format!("{role} {step}"))
 }
 
-/// Runs a round in which the other process writes and is killed. Returns `None` if the other
-/// process cannot be started.
+/// Runs one round of the soak test, in which the other process writes and is killed. Returns `None`
+/// if the other process cannot be started.
 fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("write", step)?;
     let (message, descriptors) = receive(&other);

@@ -78,7 +78,8 @@ fn corpus_expressions_accept_the_expected_frames() {
     println!("apply {passed}/{}", table.len());
 }
 
-/// Returns the reason for skipping a row of `accept.json`, if libpcap's own program is broken.
+/// Returns the reason for skipping a row of `accept.json` whose libpcap program is broken; `None`
+/// for any other row.
 fn skip_reason(name: &str) -> Option<&'static str> {
     match name {
         "geneve_and_tcp_index_IEEE802_11_RADIO" | "vxlan_and_tcp_index_IEEE802_11_RADIO" => {
@@ -88,7 +89,8 @@ fn skip_reason(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the address families of the operating system for which a row of the test suite was made.
+/// Returns the address family numbers in the loopback headers of the operating system for which a
+/// row of the test suite was made.
 fn case_address_families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
         return AddressFamilies::Any;
@@ -168,8 +170,8 @@ struct AcceptCase<'a> {
     snaplen: u32,
     /// libpcap's programs: an optimized and an unoptimized one, or one for both.
     theirs: Vec<ClassicProgram>,
-    /// Our programs for each alias of the expression, optimized and unoptimized, without
-    /// duplicates.
+    /// Our programs for the expression and for its other spellings (aliases), optimized and
+    /// unoptimized, without duplicates.
     ours: Vec<ClassicProgram>,
     is_unsupported: bool,
 }
@@ -221,8 +223,8 @@ fn check_accept_row(
     }
 }
 
-/// Compiles every alias of an expression. If libpcap's optimizer finds that the expression rejects
-/// every frame, our compiler must find the same.
+/// Compiles every spelling (alias) of an expression. If libpcap's optimizer finds that the
+/// expression rejects every frame, our compiler must find the same.
 fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCounts) {
     let AcceptCase { name, link, snaplen, .. } = *row;
     let rejects = ["opt", "optunopt"].iter().any(|key| case.get(key).is_some_and(Value::is_null));
@@ -313,8 +315,8 @@ fn corpus_frames_reveal_planted_faults() {
     check_planted_faults(&read_table(&folder, "accept.json"), 95);
 }
 
-/// Changes one constant of each program in `table`, and asserts that frames reveal at least
-/// `percent` percent of the changes.
+/// Changes one constant in each program of `table`, as a fault. Runs the right and the changed
+/// program over frames, and asserts that at least `percent` percent of the faults change a result.
 fn check_planted_faults(table: &[Value], percent: usize) {
     let seed = random_seed();
     println!("generated_frames_reveal_planted_faults: SEED={seed}");
@@ -349,7 +351,8 @@ fn check_planted_faults(table: &[Value], percent: usize) {
     assert!(found * 100 >= planted * percent, "{found} of {planted} faults were found");
 }
 
-/// Returns the quoted words and the numbers in a libpcap message.
+/// Returns the facts in an error message of libpcap that our message must contain too: its quoted
+/// words and its numbers.
 fn quoted_words_and_numbers(message: &str) -> Vec<String> {
     let mut facts = Vec::new();
     let message = message.replace("can't", "cannot");

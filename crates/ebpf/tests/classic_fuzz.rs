@@ -15,7 +15,7 @@ use ebpf::classic::{
 };
 use frames::{Frame, Random, random_frame};
 
-/// Expressions from whose fragments the texts for fuzzing are made.
+/// pcap-filter expressions that are cut into fragments, from which the texts for fuzzing are made.
 const SEED_EXPRESSIONS: &[&str] = &[
     "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
     "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
@@ -48,8 +48,8 @@ const FUZZED_LINK_TYPES: &[LinkType] = &[
 /// Bytes that have a meaning in pcap-filter expressions, and two that have none.
 const SPECIAL_BYTES: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
 
-/// Compiles `data` as text for several link types, checks the compiler's guarantees, and returns
-/// the number of compilations that succeeded.
+/// Compiles `data`, interpreted as text, for several link types, and checks the compiler's
+/// guarantees. Returns the number of compilations that succeeded.
 fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
     let text = String::from_utf8_lossy(data);
     let mut programs = 0;

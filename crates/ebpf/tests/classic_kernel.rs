@@ -55,7 +55,7 @@ struct JudgeCounts {
     longest: usize,
 }
 
-/// A program and the socket filter made from it.
+/// A classic program, and the socket filter made from it, which the tests compare.
 struct FilterPair<'p> {
     program: &'p ClassicProgram,
     filter: ClassicProgram,
@@ -63,8 +63,8 @@ struct FilterPair<'p> {
     name: &'p str,
 }
 
-/// A program for frames whose tag is in the skb, and its rewritten form for frames whose tag has
-/// been restored.
+/// A classic program for frames whose VLAN tag is in the skb, and the same program rewritten for
+/// frames whose tag has been moved back into the frame.
 struct RestoredTagPair<'p> {
     program: &'p ClassicProgram,
     rewritten: ClassicProgram,
@@ -76,9 +76,9 @@ impl<'p> RestoredTagPair<'p> {
         Self { program, rewritten: rewritten.unwrap_or_else(|why| panic!("{why}\n{program}")) }
     }
 
-    /// Compares the result of the original program, for an Ethernet frame with its outermost tag,
-    /// if any, in the skb, with that of the rewritten program for the same frame with its tag
-    /// inline. Returns the result.
+    /// Runs the original program on a frame whose outermost tag, if any, is in the skb, and the
+    /// rewritten program on the same frame with this tag inline. Asserts that both results are
+    /// equal, and returns the result.
     fn judge(&self, bytes: &[u8], wire_length: u32) -> u32 {
         let Some(&[a, b]) = bytes.get(12..14) else { return 0 };
         let tpid = u16::from_be_bytes([a, b]);
@@ -178,9 +178,9 @@ impl<'p> FilterPair<'p> {
     }
 }
 
-/// Asserts the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
-/// words written before they are read. Like the kernel, treats the instruction after a return as a
-/// successor of the return.
+/// Asserts that a filter passes the kernel's check of classic programs (`bpf_check_classic`). The
+/// filter must not be too long or jump backward, and must write scratch words before it reads them.
+/// Like the kernel, treats the instruction after a return as a successor of the return.
 fn assert_kernel_accepts_classic(filter: &ClassicProgram) {
     let instructions = filter.instructions();
     assert!(!filter.has_loop() && instructions.len() <= INSTRUCTIONS_MAX);
@@ -301,7 +301,8 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
     assert!(silent * 10 < counts.programs, "{silent} programs accept no frame that they should");
 }
 
-/// Uses expressions compiled for live captures, which also read the tag from the skb.
+/// Expressions compiled for live captures also read the tag from the skb. Their programs decide
+/// alike after the rewrite for restored tags.
 #[test]
 fn live_expressions_decide_alike_with_restored_tag() {
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);

@@ -14,7 +14,7 @@ use pieces::rust_judge::RustJudge;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
 /// Yields every frame truncated to every length. If packets at the hook can have a VLAN tag in
-/// their metadata, yields each also with two such tags, one at a time.
+/// their metadata, yields each truncated frame twice more, with two different tags.
 fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
     frames.iter().flat_map(|frame| truncations(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
@@ -24,8 +24,8 @@ fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item
     })
 }
 
-/// Yields every frame truncated to every length, each with several lengths of the linear part, the
-/// rest of the frame being in a second buffer.
+/// Yields every frame truncated to every length, as nonlinear packets. Each packet appears with
+/// several lengths of its linear part; the rest of the frame is in a second buffer.
 fn nonlinear_frames(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     frames.iter().flat_map(|frame| truncations(frame)).flat_map(|bytes| {
         let linear = [0, 14, 33, bytes.len().saturating_sub(1)];
@@ -83,8 +83,8 @@ fn twins_answer_correctly_or_unsure_for_nonlinear_frames() {
     }
 }
 
-/// A nonlinear frame is answered like a linear one if the twin reads only bytes that the program
-/// pulls.
+/// A twin gives a nonlinear frame the same answer as a linear one if the twin reads only bytes that
+/// the program pulls into the linear part.
 #[test]
 fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [Step::Eth, Step::Vlan];
@@ -98,8 +98,8 @@ fn nonlinear_frames_are_answered_like_linear_ones() {
     }
 }
 
-/// A twin is unsure about a nonlinear frame if it reads beyond the bytes that the program pulls. It
-/// answers the same frame if the frame is linear.
+/// A twin is unsure about a nonlinear frame if the twin reads beyond the bytes that the program
+/// pulls into the linear part. A linear frame with the same bytes gets an answer.
 #[test]
 fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
@@ -145,14 +145,14 @@ fn chain_without_link_layer_is_unfit() {
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
-/// Yields frames truncated around byte 256, where direct packet access ends, each both linear and
-/// with the bytes after byte 256 in a second buffer.
+/// Yields frames truncated around byte 256, where direct packet access ends. Each appears twice: as
+/// a linear frame, and with the bytes after byte 256 in a second buffer.
 fn frames_around_byte_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     let ends = frames.iter().flat_map(|frame| (254..=260).map(|end| &frame[..end]));
     ends.map(Packet::new).flat_map(|packet| [packet, packet.split_at(256)])
 }
 
-/// Mutates the generated code, and checks that the comparison with the interpreter detects most
+/// Mutates generated programs, and checks that the comparison of twins with plain Rust detects most
 /// mutants. A mutant may survive if it is equivalent to the program (for example, if it pulls one
 /// byte more than necessary), or if only the kernel would detect the change.
 #[test]

@@ -31,11 +31,11 @@ pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
     after_hole: StateID,
-    /// For each pattern, true if matches of the pattern never depend on the next byte.
+    /// For each pattern, true if a match never depends on the byte after it.
     ignores_next_byte: Vec<bool>,
     skip: Option<LiteralPrefilter>,
     fingerprint: u32,
-    /// The reachable state with the highest number.
+    /// The reachable state with the highest number, which bounds the valid state numbers.
     last_state: StateID,
 }
 
@@ -62,10 +62,10 @@ pub(crate) struct CompileOptions {
 /// Prefilter that skips to the next occurrence of a literal while no match has begun.
 struct LiteralPrefilter {
     literals: Prefilter,
-    /// Length in bytes of the longest proper prefix of a literal. This many bytes at the end of a
-    /// piece cannot be skipped, because a literal may begin in them.
+    /// Length in bytes of the longest proper prefix of a literal. The prefilter cannot skip this
+    /// many bytes at the end of a piece, because a literal may begin there.
     tail_length: usize,
-    /// States in which no match has begun, indexed by the preceding byte.
+    /// States in which no match has begun, one for each value of the preceding byte.
     start_states: Vec<StateID>,
 }
 
@@ -123,8 +123,8 @@ impl Automaton {
         self.fingerprint
     }
 
-    /// Returns the state after missing bytes: no match has begun, and anchored patterns can no
-    /// longer match.
+    /// Returns the state in which a search continues after missing bytes: no match has begun, and
+    /// anchored patterns can no longer match.
     pub(crate) fn after_hole(&self) -> MatchState {
         MatchState(self.after_hole.as_u32() + 1)
     }
@@ -251,8 +251,8 @@ impl Automaton {
     }
 }
 
-/// The lowest index of a pattern that has matched (`first`), or `None` before the first match. Only
-/// matches of patterns with an index less than `below` are recorded.
+/// The lowest index of a pattern that has matched (`first`), or `None` before the first match.
+/// Patterns with the index `below` or a higher one are ignored.
 struct LowestMatch {
     below: u32,
     first: Option<u32>,

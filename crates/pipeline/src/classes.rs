@@ -77,15 +77,16 @@ impl ClassSet {
         self.complement().union(&other.complement()).complement()
     }
 
-    /// Returns true if the set names classes within `bounds`: one of its ranges lies within them. A
-    /// plain pipe, `|all` and `|!80` name none, although they contain these classes.
+    /// Returns true if the set explicitly names classes within `bounds`, that is, if one of its
+    /// ranges lies within them. A plain pipe, `|all` and `|!80` name none, although they contain
+    /// these classes.
     pub fn names_any(&self, bounds: ValueRange) -> bool {
         self.ranges.iter().any(|range| bounds.contains(*range))
     }
 
-    /// Returns the classes of this set that pass an arc, if the filter before the arc emits the
-    /// classes in `on_request` only on arcs that name them: the set without `on_request`, unless it
-    /// names one of those classes.
+    /// Returns the classes of this set that actually pass an arc with this set. The filter before
+    /// the arc emits the classes in `on_request` only if the set names one of them. Otherwise
+    /// `on_request` is removed from the set.
     #[must_use]
     pub fn without_unnamed(&self, on_request: Option<ValueRange>) -> Self {
         match on_request.filter(|bounds| !self.names_any(*bounds)) {

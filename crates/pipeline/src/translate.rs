@@ -195,8 +195,9 @@ fn stage_words(stage: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Translates the text if the stage with index `at` is syntax of another program, a PipesFS path,
-/// or a filter with a misplaced option or with classes as arguments; otherwise returns `None`.
+/// Translates a request whose stage with index `at` is not valid here, but is known: syntax of
+/// another program, a PipesFS path, or a filter with a misplaced option or with classes as
+/// arguments. Returns `None` for any other stage.
 fn translate_stage(
     text: &str,
     stages: &[Span],

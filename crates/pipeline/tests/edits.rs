@@ -168,7 +168,7 @@ fn parse_graph(text: &str) -> Option<Graph> {
     (!wrong).then_some(graph)
 }
 
-/// Returns the arcs of a graph, except arcs to placeholders.
+/// Returns the arcs of a graph, except arcs to placeholder sinks (`discard`).
 fn graph_arcs(graph: &Graph, id: impl Fn(NodeId) -> ArcEnd) -> ArcSet {
     let kept = graph.edges.iter().filter(|edge| graph.node(edge.to).name() != "discard");
     kept.map(|edge| (id(edge.from), id(edge.to), edge.classes.ranges().to_vec())).collect()
@@ -184,8 +184,8 @@ fn edited_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> ArcSet {
     })
 }
 
-/// Applies the edit to the list of arcs of the old graph. Returns `None` if the edit must be
-/// refused.
+/// Returns the arcs that a graph must have after an edit, computed from the arcs of the old graph.
+/// Returns `None` if the edit must be refused.
 fn expected_arcs(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Option<ArcSet> {
     let mut all = graph_arcs(old, |id| match old.node(id).filter() {
         Some(_) => ArcEnd::Old(id.0),

@@ -115,8 +115,8 @@ fn o2_no_edge_leads_back_to_an_earlier_space_or_into_the_kernel() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// If the same thread wrote a process's input and read its output, it could deadlock while it waits
-/// for the output instead of writing the input.
+/// The thread that writes a process's input comes before the thread that reads its output. A single
+/// thread for both could deadlock, waiting for output while the process waits for input.
 #[test]
 fn j5_thread_feeding_a_process_precedes_its_reader() {
     for line in [

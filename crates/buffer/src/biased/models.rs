@@ -6,7 +6,8 @@ use loom::cell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The lock, the records of its threads, and the number of calls that acquired the lock.
+/// The state that the threads of a model share: the lock, the records of the threads, and the
+/// number of calls that acquired the lock.
 struct SharedLock {
     lock: BiasedLock<cell::UnsafeCell<u64>>,
     records: Vec<Record>,
@@ -43,7 +44,8 @@ impl SharedLock {
         }
     }
 
-    /// Checks that the value counts every call that acquired the lock.
+    /// Checks that the protected value equals the number of calls that acquired the lock, each of
+    /// which added one.
     fn check(&self) {
         let calls = self.calls.load(Ordering::Relaxed);
         let own = FIRST_OWNER;

@@ -1,8 +1,8 @@
 //! Loom models of a ring of bytes between two processes, in all interleavings with a bounded number
-//! of preemptions. Positions and waits are the production code; the bytes are cells, of which loom
-//! reports concurrent accesses, and the sockets count notifications. A lost wake-up is a deadlock,
-//! which loom reports, too. Verified: without any one of the four fences, or with a relaxed load or
-//! store of either position, a model fails.
+//! of preemptions. The models run the production code for positions and waits. Bytes are cells, so
+//! loom reports concurrent accesses to a byte. Sockets only count notifications. A lost wake-up is
+//! a deadlock, which loom reports, too. Verified: without any one of the four fences, or with a
+//! relaxed load or store of either position, a model fails.
 
 use super::{ByteRingReader, ByteRingWriter, Notification, ReaderState, RingWord, RingWordAccess};
 use loom::cell::UnsafeCell;
@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Runs a model with at most `preemptions` forced switches per interleaving.
+/// Runs a loom model in all interleavings with at most `preemptions` preemptions.
 fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -98,15 +98,16 @@ fn create_ring(size: usize) -> (Writer, Reader) {
     (ByteRingWriter::new(ring.clone(), size), ByteRingReader::new(ring, size))
 }
 
-/// Passes the byte at a position to `access`.
+/// Calls `access` with the byte of the ring at a position. Loom reports concurrent accesses to this
+/// byte.
 fn access_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T) -> T {
     let cell = &ring.0.bytes[position as usize % ring.0.bytes.len()];
     // SAFETY: loom reports concurrent accesses.
     cell.with_mut(|byte| access(unsafe { &mut *byte }))
 }
 
-/// Puts up to `count` numbered bytes into the ring, as many as fit. Returns the number of bytes
-/// put.
+/// Puts up to `count` bytes into the ring, as many as fit. The value of each byte is its position.
+/// Returns the number of bytes put.
 fn put(writer: &mut Writer, count: u64) -> u64 {
     let ring = writer.words().clone();
     let room = (ring.0.bytes.len() - writer.used_bytes().unwrap()) as u64;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct CrossingReader {
     ring: ibuf::PointerReader,
     shared: Arc<Shared>,
-    /// Entries that the last [`Batch::copy_columns`] copied: the position of the first one, the
-    /// number of entries, and the sum of their view lengths in bytes.
+    /// Extent of the last [`Batch::copy_columns`]: the position of the first copied entry, the
+    /// number of copied entries, and the sum of their view lengths in bytes.
     copied: Cell<(u64, usize, u64)>,
 }
 

@@ -19,8 +19,8 @@ pub(super) enum Sizing {
 }
 
 impl CrossingWriter {
-    /// Permits the writer to resize the ring according to its fill level. The sizes in `scaling`
-    /// are in bytes and cover all entries of the ring.
+    /// Permits the writer to resize the ring according to its fill level. `scaling` gives the sizes
+    /// in bytes of the ring's entries, not of the blocks.
     #[must_use]
     pub fn scaling(mut self, scaling: ScalingParameters) -> Self {
         let lap = self.ring().side.head + self.capacity() as u64;
@@ -48,7 +48,7 @@ impl CrossingWriter {
         self.capacity() > before
     }
 
-    /// Decides on the size if the current lap has ended; otherwise does nothing.
+    /// Decides on the size of the ring if the current lap has ended; otherwise does nothing.
     #[inline]
     pub(super) fn end_lap(&mut self) {
         if let Sizing::Scaled(_, end) = self.sizing

@@ -15,8 +15,8 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug)]
 pub struct CrossingWriter {
     ring: ibuf::PointerWriter,
-    /// Leases on the segments in flight, one or a few per segment. The lease that can be dropped
-    /// first comes first.
+    /// Leases on the segments that unread entries point into, one or a few per segment. They are in
+    /// the order in which they can be dropped.
     flight: VecDeque<InFlightSegment>,
     shared: Arc<Shared>,
     pub(super) sizing: Sizing,
@@ -76,10 +76,10 @@ impl CrossingWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries, like [`CrossingWriter::push`], but only in the common case
-    /// in which all entries fit, none is a hole, and all bytes are in one segment. One check then
-    /// covers all entries (C2). In other cases puts nothing and returns false. Fails with a
-    /// [`Fault`] if no origin has the last entry's segment, or if all readers have left.
+    /// Puts and publishes all entries, like [`CrossingWriter::push`], but only in the common case:
+    /// all entries fit, none is a hole, and all bytes are in one segment. One check then covers all
+    /// entries (C2). In any other case puts nothing and returns false. Fails with a [`Fault`] if no
+    /// origin has the last entry's segment, or if all readers have left.
     pub fn push_columns(
         &mut self,
         entries: Columns<'_>,
@@ -111,9 +111,9 @@ impl CrossingWriter {
         Ok(true)
     }
 
-    /// Wakes all sleeping readers. Call this after T_b blocks or time T_t, whichever comes first
-    /// (see [`Moderator`](crate::signal::wakeup_moderation::Moderator)), and before the space
-    /// sleeps.
+    /// Wakes all sleeping readers. The writer calls this before its space sleeps, and otherwise
+    /// after a number of blocks (T_b) or a time (T_t), whichever comes first (see
+    /// [`Moderator`](crate::signal::wakeup_moderation::Moderator)).
     pub fn signal(&self) {
         for doorbell in &self.shared.reader_doorbells {
             doorbell.notify();
@@ -188,8 +188,9 @@ fn hold_block(
     }
 }
 
-/// Number of recent segments in flight that the writer searches for an existing lease. If every
-/// block has its own segment, a longer search costs more than another lease.
+/// Number of recent leases that the writer searches for one that covers a block, before it takes
+/// another lease. If every block has its own segment, a longer search costs more than another
+/// lease.
 const LEASE_SEARCH_MAX: usize = 8;
 
 #[cold]
@@ -248,15 +249,16 @@ impl Drop for CrossingWriter {
 pub(super) struct InFlightSegment {
     lease: Lease,
     until: u64,
-    /// Position of the segment's first byte. With `filled`, the published length in bytes at the
-    /// last lookup, it bounds the blocks that need no further lookup: filled bytes stay filled
-    /// while the lease is held.
+    /// Position of the segment's first byte when the writer last looked the segment up. Filled
+    /// bytes stay filled while the lease is held, so blocks between `start` and `start + filled`
+    /// need no further lookup.
     start: u64,
     filled: u64,
 }
 
 impl InFlightSegment {
-    /// Returns true if the lease covers a block according to the cached bounds.
+    /// Returns true if a block is within the bytes that were filled at the last lookup. Makes no
+    /// new lookup, so the result may be false although the lease covers the block.
     #[inline]
     fn covers_by_cached_bounds(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
@@ -264,14 +266,15 @@ impl InFlightSegment {
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
     }
 
-    /// Returns true if the lease covers a byte range according to the cached bounds.
+    /// Returns true if a byte range is within the bytes that were filled at the last lookup.
     fn covers_range(&self, range: &ByteRange) -> bool {
         let ends = range.high.checked_sub(self.start);
         let within = range.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
         within && range.dbuf == self.lease.dbuf()
     }
 
-    /// Returns true if the lease covers a block. If so, also updates the cached bounds.
+    /// Returns true if the lease covers a block. In that case also stores the current bounds of the
+    /// segment in `start` and `filled`.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {
@@ -294,9 +297,9 @@ struct ByteRange {
 }
 
 impl ByteRange {
-    /// Computes the range that encloses a batch of entries. Returns `None` if there are no entries,
-    /// the entries are in several dbufs, an entry is empty or a hole, or the columns differ in
-    /// length.
+    /// Returns the byte range that encloses all views and frames of a batch of entries. Returns
+    /// `None` if there are no entries, the entries are in several dbufs, an entry is empty or a
+    /// hole, or the columns differ in length.
     #[inline]
     fn from_columns(entries: Columns<'_>, framed: bool) -> Option<Self> {
         let count = entries.pointers.len();

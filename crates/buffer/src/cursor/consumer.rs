@@ -12,7 +12,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ReaderCursor {
     pub store: Arc<RingMemory>,
-    /// Capacity of the ring in positions for the next block and later blocks.
+    /// Capacity of the ring, in positions, for the next block and later blocks. Changes when the
+    /// reader passes a change to the capacity.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,
@@ -121,12 +122,12 @@ impl ReaderCursor {
         reserve.wrapping_sub(start) > self.capacity
     }
 
-    /// Returns the position at which a reader resumes after it was lapped at `start`: the start of
-    /// a record that the writer has stored for this purpose
-    /// ([`WriterCursor::mark_resume_position`](super::WriterCursor::mark_resume_position)). The
-    /// position is at most half a lap and one record before the head, so the next attempt is likely
-    /// to succeed. Returns `None` if the writer is overwriting all blocks at this moment; the
-    /// reader then stays at `start`.
+    /// Returns the position at which a reader resumes after it was lapped at `start`. It is the
+    /// start of a record that the writer has stored for this purpose
+    /// ([`WriterCursor::mark_resume_position`](super::WriterCursor::mark_resume_position)), at most
+    /// half a lap and one record before the head, so the next attempt is likely to succeed. Returns
+    /// `None` if the writer is overwriting all blocks at this moment; the reader then stays at
+    /// `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::RESUME_POSITION));
         let commit = self.refresh()?;
@@ -138,8 +139,8 @@ impl ReaderCursor {
         Ok(Some(mark).filter(|&mark| mark > start))
     }
 
-    /// Continues reading in another segment, from position `next` on. Call this after all blocks of
-    /// the old segment have been read.
+    /// Continues reading in the segment with memory `store`, from position `next` on. Call this
+    /// after all blocks of the old segment have been read.
     pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         self.release();
         self.commit = self.next;
@@ -147,8 +148,8 @@ impl ReaderCursor {
         self.store = store;
     }
 
-    /// Changes the ring's capacity within the same memory. The change applies from the next
-    /// position on.
+    /// Changes the capacity of the ring, which stays in the same memory. The new capacity applies
+    /// from position `next` on.
     pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.release();
         self.capacity = capacity;
@@ -178,15 +179,15 @@ impl ReaderCursor {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 
-    /// Returns the number of positions that were published at the last refresh and have not been
-    /// released.
+    /// Returns the distance in positions between the last loaded position of the writer and the
+    /// position up to which this reader has released.
     pub(crate) fn unreleased_count(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
     }
 
-    /// Returns true if the writer has left this segment. Call this before loading the position: if
-    /// the result is true, the position loaded afterwards is the last of the segment, right after
-    /// the switch record.
+    /// Returns true if the writer has left this segment and continues in another one. Call this
+    /// before loading the writer's position. If the result is true, the position loaded afterwards
+    /// is the end of the segment, right after its switch record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `WriterCursor::leave_segment`.
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED

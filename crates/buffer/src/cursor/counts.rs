@@ -15,15 +15,17 @@ use abi::ring::COPY_STRIDE_WORDS;
 /// page.
 type Counts = [u64; 4];
 
-/// Writer of a party's counts, which alternates between the two copies in the party's control page.
+/// The writer of a party's counts into its control page. It alternates between the two copies of
+/// the counts in this page.
 #[derive(Debug, Default)]
 pub(super) struct CountsWriter {
     writes_second: bool,
 }
 
 impl CountsWriter {
-    /// Writes the counts that belong to `position`, which the caller is about to publish. `ledger`
-    /// is the index of the first copy of the counts in the page.
+    /// Writes the counts that belong to `position` into the control page. The caller publishes
+    /// `position` afterwards. `ledger` is the index of the word at which the first of the two
+    /// copies of the counts begins.
     #[inline]
     pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
         let copy = ledger + if self.writes_second { COPY_STRIDE_WORDS } else { 0 };
@@ -37,9 +39,10 @@ impl CountsWriter {
     }
 }
 
-/// Returns the counts that belong to the position in word `published` of a page; `ledger` is the
-/// index of the first copy of the counts. If the party is writing new counts at this moment,
-/// returns the newest matching ones.
+/// Returns the counts that belong to a party's published position. `published` is the index of the
+/// word with this position in the party's control page, and `ledger` that of the first copy of the
+/// counts. If the party is writing new counts at this moment, returns the newest counts that match
+/// the position.
 pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
     let position = acquire(page.word(published));
     let copy = |first: usize| {

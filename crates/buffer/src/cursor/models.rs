@@ -11,7 +11,8 @@ use abi::{Entry, RichPointer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// The content of the only slot. There is no data, because loom only tracks the order of accesses.
+/// The content of the only slot in a modelled ring. There is no data, because loom only tracks the
+/// order of accesses.
 struct Bytes(UnsafeCell<()>);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]
@@ -201,8 +202,8 @@ fn reader_of_pointers_follows_a_resized_ring() {
     });
 }
 
-/// The capacity shrinks in place. Until the reader has passed the change, the writer uses only the
-/// smaller capacity.
+/// The capacity of a ring shrinks in place. Until the reader has passed the position of the change,
+/// the writer uses only the smaller capacity.
 #[test]
 fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();

@@ -17,12 +17,13 @@ pub struct WriterCursor {
     /// Capacity of the ring in positions for blocks written at `head` and later.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
-    /// Alignment of positions: a reader whose cursor is not a multiple of this number is evicted.
+    /// Alignment of the readers' positions. A reader with a position that is not a multiple of this
+    /// number is evicted.
     pub(crate) step: u64,
     /// Position after the last written block; readers see it after [`WriterCursor::publish`].
     pub head: u64,
     published: u64,
-    /// Position at which a lapped reader resumes (lossy rings).
+    /// Position at which a reader resumes after the writer has lapped it (lossy rings).
     resume_position: u64,
     /// Position at which the current segment begins. The segment's memory contains no older data.
     start: u64,
@@ -57,7 +58,7 @@ struct ReaderRecord {
 /// An in-place change to the capacity that not all readers have passed yet.
 #[derive(Clone, Copy, Debug)]
 struct CapacityChange {
-    /// Position from which the new capacity applies.
+    /// Position of the change, from which the new capacity applies.
     at: u64,
     /// Capacity of the ring before the change, in positions.
     from: u64,
@@ -206,10 +207,10 @@ impl WriterCursor {
         Ok(self.free())
     }
 
-    /// Returns the number of free positions as of the last refresh. Data in an older segment
-    /// occupies no room in the current one. Data written before an in-place change to the capacity
-    /// is in the same memory, so the smaller of the two capacities applies (`segment`, invariant
-    /// S4).
+    /// Returns the number of positions that are free for writing, as of the last refresh. Data in
+    /// an older segment occupies no room in the current one. Data written before an in-place change
+    /// to the capacity is in the same memory, so the smaller of the two capacities applies
+    /// (`segment`, invariant S4).
     fn free(&self) -> u64 {
         let end = match &self.capacity_change {
             Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
@@ -260,8 +261,8 @@ impl WriterCursor {
         true
     }
 
-    /// Publishes all blocks and marks the segment as finished, so that readers continue in the next
-    /// one.
+    /// Publishes all blocks, and marks the segment as left, so that readers continue in the next
+    /// segment after reading them.
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
         // SYNC POINT: switched; pairs with the load in `ReaderCursor::has_switched`.
@@ -275,8 +276,9 @@ impl WriterCursor {
         self.capacity = capacity;
     }
 
-    /// Returns the capacity before the last in-place change if all readers have passed that change.
-    /// Later calls return `None`.
+    /// Returns the capacity that the ring had before its last in-place change, once all readers
+    /// have passed the change. Returns `None` before that, and after the capacity has been returned
+    /// once.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.capacity_change.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
@@ -287,10 +289,11 @@ impl WriterCursor {
         self.oldest < self.start || self.capacity_change.is_some()
     }
 
-    /// Reads all cursors and returns the oldest position that a reader still needs. If all readers
-    /// have left, returns the head, or the published position if readers can join. Evicts and
-    /// counts each reader with an impossible position, and continues for the other readers. Fails
-    /// with [`Fault::Poisoned`] if an evicted reader was the last and no other can join.
+    /// Reads the positions of all readers, and returns the oldest position that a reader still
+    /// needs. If all readers have left, returns the head or, if readers can still join, the
+    /// published position. Evicts and counts each reader with an impossible position, and continues
+    /// for the other readers. Fails with [`Fault::Poisoned`] if an evicted reader was the last and
+    /// no other can join.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         self.poll_joins();
         // A reader that joins later starts at the published position, so the writer stays within
@@ -366,7 +369,8 @@ impl WriterCursor {
         self.counts_writer = counts_writer;
     }
 
-    /// Publishes all written blocks and the counts in the control page `page`.
+    /// Publishes all written blocks. Stores the position and the counts in `page`, the writer's
+    /// control page of a segment.
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
         counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
         // SYNC POINT: block published; pairs with the load in `ReaderCursor::refresh`.

@@ -108,7 +108,8 @@ impl SlotLayout {
             + (self.slot_index(position) << self.slot.trailing_zeros())
     }
 
-    /// Returns the extent of a block of `length` bytes at a position.
+    /// Returns the extent, in bytes of the dbuf, of the block of `length` bytes in the slot at
+    /// `position`.
     fn block_extent(self, position: u64, length: usize) -> Extent {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Extent::new(position.wrapping_mul(self.slot as u64), length)
@@ -134,8 +135,8 @@ impl SlotWriter {
         Self::with_layout(WriterCursor::new(store), shape, id)
     }
 
-    /// Writes the length of the block at the head into the table, counts the block, and advances
-    /// the head.
+    /// Finishes the block in the slot at the head: stores the block's length in the table, counts
+    /// the block, and advances the head.
     #[inline]
     fn finish_block(&mut self, length: usize) {
         let word = self.side.store.writer.word(self.layout.length_word_index(self.side.head));

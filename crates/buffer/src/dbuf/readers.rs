@@ -8,8 +8,8 @@ use abi::Extent;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The operations with which a reader advances from block to block in one kind of ring. Internal to
-/// this crate.
+/// The operations of a reader that depend on the kind of ring: finding the next block, copying it,
+/// and advancing past it. Internal to this crate.
 pub trait BlockWalk: fmt::Debug {
     /// A block that has been located and checked.
     type Found: Copy;
@@ -122,8 +122,8 @@ impl<W: BlockWalk> RingReader<W, Foreign> {
 }
 
 impl RingReader<RecordWalk, Foreign> {
-    /// Returns the unread part of a located block in place. The [`TrustProof`] argument shows that
-    /// the writer is relied on not to change unread blocks (D2, D6).
+    /// Returns the unread part of a located block in place. The caller passes a [`TrustProof`],
+    /// because the writer is relied on not to change unread blocks (D2, D6).
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: TrustProof) -> &[u8] {
         match self.0.side.policy {

@@ -12,29 +12,31 @@ use std::ops::{Deref, DerefMut};
 pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the maximum length of a block in bytes.
     fn block_max(&self) -> usize;
-    /// Returns the padding before a block of this length at the head, and the sum of padding and
-    /// block, both in positions.
+    /// Returns the padding that a block of this length at the head needs before it, and the sum of
+    /// this padding and the block. Both are in positions.
     fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
-    /// Returns `length` as a `u32` if a block of this length fits at the head below the fast path's
-    /// limit; otherwise returns `None`. Does not load the readers' cursors.
+    /// Returns `length` as a `u32` if a block of this length, placed at the head, ends at or before
+    /// `RingWriter::limit`; otherwise returns `None`. Does not load the readers' cursors.
     fn fitting_length(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
-    /// Sets the limit of the fast path, given the padding at the head and the free room, both in
-    /// positions.
+    /// Sets `RingWriter::limit`, the end of the positions that the writer may fill without further
+    /// checks. `pad` is the padding at the head, and `room` the free room, both in positions.
     fn set_limit(writer: &mut RingWriter<Self>, pad: u64, room: u64);
-    /// Copies a block into the ring if it fits below the fast path's limit. Otherwise does nothing
-    /// and returns false.
+    /// Copies a block into the ring if the block ends at or before `RingWriter::limit`. Otherwise
+    /// does nothing and returns false.
     fn try_put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
     /// Returns the address of the first byte of a block that follows `pad` positions of padding at
     /// the head.
     fn block_address(writer: &RingWriter<Self>, pad: u64) -> *mut u8;
-    /// Completes the block at the head, after `pad` positions of padding, and advances the head.
-    /// Returns the extent of the block. In a ring that overwrites, first copies the staged block
-    /// into the ring.
+    /// Commits the block at the head, after `pad` positions of padding, and advances the head.
+    /// Returns the extent of the block. In a ring that overwrites, first copies the block from the
+    /// staging buffer into the ring.
     fn commit(writer: &mut RingWriter<Self>, pad: u64, length: u32) -> Extent;
-    /// Records that a block has been reserved at the head.
+    /// Notes that the caller has reserved a block at the head and may be writing it. Does nothing
+    /// by default.
     #[inline]
     fn record_reservation(&mut self, _head: u64) {}
-    /// Prepares the memory after the head for the next blocks. Called after each publication.
+    /// Prepares the memory after the head for the next blocks. Called after each publication. Does
+    /// nothing by default.
     #[inline]
     fn prepare_after_publish(_writer: &mut RingWriter<Self>) {}
     /// Returns true if another writer has taken over the ring.
@@ -46,14 +48,14 @@ pub trait BlockLayout: fmt::Debug + Sized {
 /// The only writer of a ring. `L` is the layout of blocks in the ring.
 #[derive(Debug)]
 pub struct RingWriter<L: BlockLayout> {
-    /// Limit of the fast path: a block that ends at or before this position fits at the head, and
-    /// overwrites no data that a reader needs. Always 0 in a ring that overwrites, which disables
-    /// the fast path.
+    /// Position up to which the writer may fill the ring without further checks: a block that ends
+    /// at or before it fits at the head, and overwrites no data that a reader needs. Always 0 in a
+    /// ring that overwrites, so that every block takes the slow path.
     pub(super) limit: u64,
     pub(super) layout: L,
     pub(super) side: WriterCursor,
-    /// Number of positions that always stay free for a switch record; 0 in a ring that cannot
-    /// switch segments.
+    /// Number of positions that the writer always keeps free for a switch record, so that a full
+    /// ring can continue in another segment. 0 in a ring that cannot switch.
     pub(super) reserve: u64,
     id: DbufId,
     /// Buffer for the reserved block in a ring that overwrites (D5).
@@ -88,7 +90,7 @@ impl<L: BlockLayout> RingWriter<L> {
         self.layout.block_max()
     }
 
-    /// Copies a block into the ring if it fits below the fast path's limit. Otherwise does nothing
+    /// Copies a block into the ring if the block ends at or before `limit`. Otherwise does nothing
     /// and returns false. This is the fast path of [`RingWriter::write`], with a minimum of
     /// instructions.
     // Inlined: saving registers for a call would cost as much as copying 64 bytes (`bench pipe`).
@@ -97,8 +99,8 @@ impl<L: BlockLayout> RingWriter<L> {
         L::try_put(self, block)
     }
 
-    /// Returns `length` as a `u32` if a block of this length fits at the head below the fast path's
-    /// limit; otherwise returns `None`. Does not load the readers' cursors.
+    /// Returns `length` as a `u32` if a block of this length, placed at the head, ends at or before
+    /// `limit`; otherwise returns `None`. Does not load the readers' cursors.
     #[inline]
     pub(crate) fn fitting_length(&self, length: usize) -> Option<u32> {
         L::fitting_length(self, length)

@@ -18,16 +18,16 @@ mod skip;
 /// The state of a reader that walks through a ring of blocks, record by record.
 #[derive(Debug)]
 pub struct RecordWalk {
-    /// Limit of the fast path: a record that ends at or before this position is published, is in
-    /// the current lap, is not too long, and does not pass `stop`. If the limit is 0, every record
-    /// takes the slow path with all checks.
+    /// Position up to which the reader may skip most checks: a record that ends at or before it is
+    /// published, is in the current lap, is not too long, and does not pass `stop`. If it is 0,
+    /// every record takes the slow path with all checks.
     fast_limit: u64,
     /// Expected sequence number of the next block. Valid if `is_expected_valid` is true.
     expected: u64,
     pub(super) data: DataArea,
     pub(crate) side: ReaderCursor,
-    /// Position beyond which [`RecordWalk::take`] reads no record, so that the caller regains
-    /// control there.
+    /// Position beyond which [`RecordWalk::take`] reads no record. A caller that must act at a
+    /// position sets it here and regains control there.
     stop: u64,
     /// True if `expected` is valid: the reader began at the first block of the ring, or has passed
     /// a block since it joined.
@@ -37,13 +37,14 @@ pub struct RecordWalk {
     untaken_blocks: u64,
     /// Position after the last block that this reader has passed.
     passed_position: u64,
-    /// Expected first header word of the next block, if the block is as long as the last one.
+    /// Predicted first header word of the next block, on the assumption that the block is as long
+    /// as the last one.
     expected_word: u64,
-    /// Length in bytes of the next record, including its header, if its block is as long as the
-    /// last one.
+    /// Predicted length in bytes of the next record, including its header, on the assumption that
+    /// its block is as long as the last one.
     span: u64,
-    /// Number of the segment in which the ring continues; `None` until all of the current segment
-    /// has been read.
+    /// Number of the segment in which the ring continues. `None` until this reader has read the
+    /// current segment to its end.
     next_segment: Option<u64>,
     /// True if this reader has passed a change to the capacity since the last call to
     /// [`RecordWalk::take_capacity_change`].
@@ -56,7 +57,7 @@ pub struct CheckedRecord {
     /// Position of the first byte of the block.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    /// Number of bytes of the block that the caller has already read.
+    /// Number of bytes at the start of the block that the caller has already read.
     done: u32,
     sequence: u64,
     /// Number of blocks lost before this block.
@@ -78,8 +79,8 @@ impl CheckedRecord {
         (self.length - self.done) as usize
     }
 
-    /// Returns the record with `count` more bytes marked as read, or `None` if no unread byte
-    /// remains.
+    /// Returns this record after the caller has read `count` more bytes of its block. Returns
+    /// `None` if the entire block has then been read.
     #[inline]
     pub(crate) fn advanced_by(&self, count: usize) -> Option<Self> {
         let done = self.done.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
@@ -87,11 +88,11 @@ impl CheckedRecord {
     }
 }
 
-/// Number of times that a reader of an overwriting ring tries to read a block before it reports
-/// that no block is available.
+/// Maximum number of times that a reader of an overwriting ring tries to read a block that the
+/// writer overwrites meanwhile. After that, the reader reports that no block is available.
 const READ_ATTEMPTS_MAX: usize = 8;
-/// Maximum number of records without a block (padding, or a change to the capacity) that may
-/// precede a block.
+/// Maximum number of records without a block that may precede a block: padding, and changes to the
+/// capacity. A ring with more of them is damaged.
 const MARKER_RECORDS_MAX: usize = 8;
 
 impl RecordWalk {
@@ -134,9 +135,9 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true if this reader has passed a capacity change since the last call. The reader
-    /// then also released all blocks before the change without notifying the writer, so the caller
-    /// must notify the writer.
+    /// Returns true if this reader has passed a change to the capacity since the last call. At the
+    /// change, the reader released all earlier blocks without notifying the writer, so the caller
+    /// must notify it.
     pub(crate) const fn take_capacity_change(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }
@@ -146,8 +147,8 @@ impl RecordWalk {
         self.side.set_processor(sys::machine::current_processor() as u64);
     }
 
-    /// Sets the position beyond which [`RecordWalk::take`] reads no record, so that the caller
-    /// regains control there.
+    /// Sets the position beyond which [`RecordWalk::take`] reads no record. The caller regains
+    /// control there.
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
         self.fast_limit = self.fast_limit.min(position);
@@ -215,7 +216,8 @@ impl RecordWalk {
         }
     }
 
-    /// Returns the limit of the fast path; 0 disables the fast path.
+    /// Returns the position up to which records may take the fast path (`fast_limit`), or 0 if none
+    /// may.
     fn compute_fast_limit(&self) -> u64 {
         if !self.is_expected_valid || self.side.policy == Policy::Overwrite {
             return 0;

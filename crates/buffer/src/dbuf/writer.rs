@@ -1,8 +1,9 @@
 //! The writer of a ring of blocks.
 //!
 //! This module determines the cost per block. A single comparison with `limit` establishes that a
-//! block fits, that no cursor must be read, that the lap does not end, and that the caller need not
-//! regain control (`stop`). The rest of the cost is the copy and two stores of header words.
+//! block fits, that the readers' cursors need not be read, that the lap does not end, and that the
+//! block ends before `stop`, where the caller regains control. The rest of the cost is the copy and
+//! two stores of header words.
 
 use super::data::DataArea;
 use super::reserve::{BlockLayout, RingWriter};
@@ -15,9 +16,9 @@ use std::sync::Arc;
 
 /// Size of a cache line in bytes.
 const CACHE_LINE_SIZE: u64 = 64;
-/// Minimum block spacing, in bytes, at which the cache lines of headers are reclaimed in advance.
-/// Below this spacing the reader touches nearly every cache line of the blocks anyway, so
-/// reclaiming gains nothing.
+/// Minimum distance between two blocks, in bytes, at which the writer reclaims the cache lines of
+/// headers in advance ([`BlockWriter::reclaim_header_lines`]). Below this distance, the reader
+/// touches nearly every cache line of the blocks anyway, so reclaiming gains nothing.
 const RECLAIM_SPACING_MIN: u64 = 8 * CACHE_LINE_SIZE;
 
 /// The only writer of a ring of blocks.
@@ -26,13 +27,13 @@ pub type BlockWriter = RingWriter<RecordLayout>;
 /// The layout of records in a ring, with the state of the writer that depends on the layout.
 #[derive(Debug)]
 pub struct RecordLayout {
-    /// Limit of the fast path without regard to `stop`: a record that ends at or before this
+    /// Value of `RingWriter::limit` without regard to `stop`: a record that ends at or before this
     /// position fits, is in the current lap, and is at most half a ring long. 0 forces the slow
     /// path.
     free_until: u64,
     data: DataArea,
-    /// Position beyond which [`BlockWriter::try_put`] puts no block, so that the caller regains
-    /// control there.
+    /// Position beyond which [`BlockWriter::try_put`] puts no block. A caller that must act at a
+    /// position sets it here and regains control there.
     stop: u64,
     /// True once another writer has taken over the ring.
     is_handed_over: bool,
@@ -100,7 +101,7 @@ impl BlockWriter {
         left == self.layout.data.capacity() || RecordHeader::span_for_length(length) > left
     }
 
-    /// Returns the start position that a segment would have if the writer switched now.
+    /// Returns the position at which a new segment would start if the writer switched to it now.
     pub(crate) const fn next_segment_start(&self) -> u64 {
         self.side.head + RecordHeader::SIZE as u64
     }
@@ -150,8 +151,8 @@ impl BlockWriter {
         Some(())
     }
 
-    /// Puts a record without a block (a switch of segments or a change to the capacity) at the
-    /// head.
+    /// Puts a record without a block at the head: a switch of segments, or a change to the
+    /// capacity.
     fn put_marker_record(&mut self, record: RecordHeader) {
         let end = self.next_segment_start();
         if self.side.policy == Policy::Overwrite {
@@ -161,16 +162,16 @@ impl BlockWriter {
         self.side.head = end;
     }
 
-    /// Sets the position beyond which [`BlockWriter::try_put`] puts no block, so that the caller
-    /// regains control there.
+    /// Sets the position beyond which [`BlockWriter::try_put`] puts no block. The caller regains
+    /// control there.
     #[inline]
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.layout.stop = position;
         self.limit = self.layout.free_until.min(position);
     }
 
-    /// Reclaims the cache lines of the next headers from the readers' processors, assuming that the
-    /// next blocks have the same spacing as the last ones.
+    /// Fetches the cache lines of the next headers back from the readers' processors. Assumes that
+    /// the next blocks are as far apart as the last ones.
     ///
     /// A reader that inspects the first word of each block moves one line per block into its cache.
     /// A store to such a line waits until the line returns, and stores are performed in order, so
@@ -193,8 +194,9 @@ impl BlockWriter {
         }
     }
 
-    /// Returns the number of positions that must be free for a block of this length at the head.
-    /// Fails with [`Fault::TooLong`] if the block can never fit.
+    /// Returns the number of free positions that a block of this length needs at the head,
+    /// including padding and reserved room. Fails with [`Fault::TooLong`] if the block can never
+    /// fit.
     #[inline]
     pub(crate) fn needed_positions(&self, length: usize) -> Result<u64, Fault> {
         let limit = self.block_max();

@@ -60,8 +60,8 @@ impl LateEvent {
     }
 }
 
-/// Calls `call` twice. Checks that the first result is the late block, and that the second result
-/// is the end that matches `exit`.
+/// Reads twice through `call`. Checks that the first read returns the block that was published
+/// late, and that the second reports the end that matches `exit`.
 fn check_late_block<I>(
     what: &str,
     exit: WriterExit,

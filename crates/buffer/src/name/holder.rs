@@ -61,8 +61,8 @@ pub(super) fn connect_to_spare(
     })
 }
 
-/// Probes candidates in order until `probe` returns a result or the deadline has passed. Returns
-/// the result, or `None` if there is none.
+/// Calls `probe` for each candidate socket in order, until `probe` returns a result or the deadline
+/// has passed. Returns the result, or `None` if there is none.
 fn probe_candidates<C, T>(
     deadline: Instant,
     candidates: impl Iterator<Item = C>,
@@ -121,8 +121,8 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
     }
 }
 
-/// Probes a socket. If its queue is full, waits for up to [`REPLY_TIMEOUT`], which is enough for a
-/// host of this user to empty the queue.
+/// Probes a socket ([`probe`]). If its connection queue is full, tries again for up to
+/// [`REPLY_TIMEOUT`], in which a host of this user would empty the queue.
 fn probe_with_timeout(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}

@@ -193,7 +193,8 @@ impl Host {
         self.release(ended);
     }
 
-    /// Waits until the thread has dropped these names, after which they can be claimed again.
+    /// Waits until the host's thread has dropped these names, after which they can be claimed
+    /// again.
     fn release(&self, names: Vec<Name>) {
         if names.is_empty() {
             return;

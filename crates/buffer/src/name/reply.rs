@@ -11,13 +11,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(super) struct Reply {
     magic: u64,
     kind: u32,
-    /// User ID of the owner if access is refused, followed by the group ID and the permission bits
-    /// of the access list; 0 in other replies.
+    /// User ID of the owner, if access is refused. The group ID and the permission bits of the
+    /// access list follow. All three are 0 in other replies.
     uid: u32,
     gid: u32,
     mode: u32,
-    /// A number whose meaning depends on the kind: the size of a region in bytes, the number of
-    /// slots if all are in use, or the errno of a failed call; otherwise 0.
+    /// A number whose meaning depends on the kind of reply: the size of a granted region in bytes,
+    /// the number of reader slots if all are in use, or the errno of a failed call. 0 in other
+    /// replies.
     number: u64,
 }
 

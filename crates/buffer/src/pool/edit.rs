@@ -39,9 +39,9 @@ impl Pool {
         Some(EditedBlock { pool: self, at, len: place.length() as usize })
     }
 
-    /// Declares that the holder of `pin` no longer needs the bytes before this block in its
-    /// segment. A source calls this after it has emitted those bytes. Has no effect if the segment
-    /// has other pins, and stops applying when another pin is added.
+    /// Declares that the holder of `pin` no longer needs the bytes of the pinned segment before
+    /// this block. A source calls this after it has emitted those bytes. Has no effect if the
+    /// segment has other pins, and stops applying when another pin is added.
     pub fn set_needed_start(&self, pin: SegmentPin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
@@ -52,7 +52,8 @@ impl Pool {
         }
     }
 
-    /// Returns the block's offset in the region if the block may be edited (M9); otherwise `None`.
+    /// Returns the offset in the region of a block that may be edited in place (M9), or `None` if
+    /// the block may not be edited.
     fn editable_offset(&self, place: Extent) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;

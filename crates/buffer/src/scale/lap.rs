@@ -5,8 +5,8 @@ use super::{
     LapTiming, RoundMeasurements, ScalingParameters, SidePlacement, SizeDecision, SizingState,
 };
 
-/// The measurements that a ring's writer makes in the current lap, and the state of the ring's
-/// automatic sizing.
+/// The automatic sizing of a ring, as its writer uses it: the sizing state, and the measurements in
+/// the current lap.
 #[derive(Debug)]
 pub(crate) struct Scaler {
     pub(crate) scale: SizingState,
@@ -15,10 +15,10 @@ pub(crate) struct Scaler {
     /// Head position at the last decision on the size; 0 before the first block, when there is
     /// nothing to decide.
     decided_at: u64,
-    /// Head position and time in nanoseconds at the start of the current time measurement; `None`
-    /// if none is running.
+    /// Start of the time measurement that is running: head position, and time in nanoseconds.
+    /// `None` if none is running.
     started: Option<(u64, u64)>,
-    /// Result of the time measurement in this lap; `None` until the measurement has ended.
+    /// Result of the time measurement in this lap. `None` until the measurement has ended.
     timing: Option<LapTiming>,
 }
 
@@ -33,9 +33,9 @@ impl Scaler {
         }
     }
 
-    /// Starts the time measurement of this lap, or ends the measurement if it has started. The
-    /// clock is read at most twice per lap, and once more for each wait. Called when the writer
-    /// takes its slow path at `head`.
+    /// Starts the time measurement of this lap, or ends it if it is running. Does nothing if it has
+    /// ended. The writer calls this at position `head` whenever it takes its slow path, and the
+    /// clock is read at most twice per lap, and once more for each wait.
     pub(crate) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
             return;
@@ -49,8 +49,8 @@ impl Scaler {
         }
     }
 
-    /// Records that the writer is waiting because the ring is full, and cancels the current time
-    /// measurement.
+    /// Records that the writer is waiting because the ring is full. Cancels the time measurement of
+    /// this lap, because the time would include the wait.
     pub(crate) const fn record_wait(&mut self) {
         (self.was_full, self.started) = (true, None);
     }

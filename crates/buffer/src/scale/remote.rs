@@ -18,7 +18,7 @@ use super::{INITIAL_PATIENCE_ROUNDS, PATIENCE_ROUNDS_MAX};
 /// The time that the writer took for some blocks of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LapTiming {
-    /// Number of bytes that the writer has written.
+    /// Number of bytes that the writer wrote in the measured time.
     pub bytes: u64,
     /// Time to write the bytes, in nanoseconds.
     pub ns: u64,
@@ -35,38 +35,44 @@ impl LapTiming {
 /// take 80 to 120 ns between processors that share a cache, and 1500 to 2500 ns between others;
 /// higher costs indicate the writer's own work.
 const REMOTE_COST_NS: std::ops::Range<u64> = 600..5000;
-/// Number of laps after which the lap times are evaluated.
+/// Number of laps of the smaller ring after which the writer decides whether to try a larger ring.
 const EVALUATION_LAPS: u64 = 16;
-/// Minimum number of slow laps in an evaluation that starts a trial.
+/// Minimum number of slow laps, among [`EVALUATION_LAPS`] laps of the smaller ring, for which the
+/// writer tries a larger ring.
 const SLOW_LAPS_MIN: u64 = 12;
-/// Number of laps ignored at the start of a trial, in which the pages of the new memory are faulted
-/// in.
+/// Number of laps of a larger ring on trial that are ignored at first, because its pages are
+/// faulted in.
 const WARMUP_LAPS: u64 = 2;
-/// Number of laps after the warm-up that decide the trial.
+/// Number of laps of a larger ring on trial, after [`WARMUP_LAPS`], whose times decide whether the
+/// larger ring is retained.
 const TRIAL_LAPS: u64 = 4;
-/// Maximum cost in the larger ring, in percent of the cost in the smaller ring, at which the larger
-/// ring is retained.
+/// Maximum cost per byte in a larger ring, in percent of the cost in the smaller ring, for which
+/// the larger ring is retained after its trial.
 const COST_PERCENT_MAX: u64 = 70;
-/// Number of laps in the larger ring after which the smaller one is measured again.
+/// Number of laps in a larger ring after which the ring shrinks, so that the cost in the smaller
+/// ring is measured again.
 const RECHECK_LAPS: u64 = 256;
 
-/// State of the comparison between two ring sizes: within the caches, and beyond them.
+/// The comparison between a ring that fits into the caches (the smaller ring) and one that exceeds
+/// them (the larger ring). The larger ring is on trial until its cost is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RemoteTrial {
     /// True if the ring should exceed the caches.
     pub(super) is_on: bool,
-    /// Number of laps since the current trial or the current evaluation began.
+    /// Number of laps since `is_on` last changed, or since the last decision in the smaller ring.
     laps: u64,
-    /// Number of laps among `laps` whose cost indicates transfers between remote caches.
+    /// Number of slow laps of the smaller ring: laps whose cost indicates transfers between caches
+    /// of processors that share none.
     slow_laps: u64,
-    /// Sum of the costs of slow laps or, during a trial, the minimum cost of a lap, in nanoseconds
-    /// per 4 KB.
+    /// Cost in nanoseconds per 4 KB: in the smaller ring, the sum over the slow laps; in the larger
+    /// ring, the minimum over the laps of its trial.
     cost: u64,
-    /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB.
+    /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB, with which the
+    /// larger ring is compared.
     smaller_ring_cost: u64,
-    /// Number of laps that must pass before the next trial may start.
+    /// Number of laps of the smaller ring that must pass before a larger ring may be tried again.
     pause: u64,
-    /// Number of laps to pause after the next failed trial.
+    /// Number of laps of the smaller ring to wait after the next trial that fails.
     patience: u64,
 }
 
@@ -83,7 +89,8 @@ impl RemoteTrial {
         }
     }
 
-    /// Records the timing of a lap. Returns true if the ring should exceed the caches.
+    /// Records the time that the writer took in a lap; `None` if it was not measured. Returns true
+    /// if the ring should now exceed the caches.
     pub(super) fn record(&mut self, timing: Option<LapTiming>) -> bool {
         let cost = timing.map(LapTiming::cost_per_4kb_ns);
         if self.is_on {
@@ -94,8 +101,8 @@ impl RemoteTrial {
         self.is_on
     }
 
-    /// Ends a trial. Called when the writer and the reader share a processor, or if the parameters
-    /// have no separate remote size.
+    /// Ends the trial of a larger ring. Called when the writer and the reader share a processor, or
+    /// if the parameters allow no ring beyond the caches.
     pub(super) fn stop(&mut self) {
         self.set_trial(false);
     }
@@ -154,8 +161,9 @@ mod tests {
         trial.record(Some(LapTiming { bytes: 65_536, ns: 16 * ns }))
     }
 
-    /// Records laps of `ns` nanoseconds per 4 KB until the field `is_on` of the trial equals the
-    /// argument `is_on`. Returns the number of laps, or `None` if a thousand laps are not enough.
+    /// Records laps that cost `ns` nanoseconds per 4 KB, until the trial of a larger ring is on (or
+    /// off, if `is_on` is false). Returns the number of laps, or `None` if a thousand laps are not
+    /// enough.
     fn laps_until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
         (1..1000).find(|_| record_lap(trial, ns) == is_on)
     }

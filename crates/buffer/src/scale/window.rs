@@ -17,13 +17,13 @@ pub struct SegmentWindow {
     segment: usize,
     /// Number of segments that may be in use.
     segments: usize,
-    /// Number of segments opened so far, which is the position of the writer.
+    /// Number of segments opened so far. The sizing rules use it as the writer's position.
     opened: u64,
 }
 
 impl SegmentWindow {
-    /// Creates a window of about `bytes` bytes, within the bounds of `scaling` and at least two
-    /// segments: one is written while another is read.
+    /// Creates a window of about `bytes` bytes, within the bounds of `scaling`. The window has at
+    /// least two segments, so that one can be written while another is read.
     #[must_use]
     pub fn new(scaling: ScalingParameters, segment: usize, bytes: usize) -> Self {
         let scaling = scaling.at_least(SEGMENTS_MIN * segment);
@@ -32,8 +32,8 @@ impl SegmentWindow {
         Self { scaler: Scaler::new(scaling), segment, segments, opened: 0 }
     }
 
-    /// Returns the number of segments that a pool needs so that the window can reach its maximum
-    /// size.
+    /// Returns the number of segments in a window of maximum size. The pool needs at least this
+    /// many.
     #[must_use]
     pub fn segments_max(&self) -> usize {
         self.scaler.scale.size_bounds().1 / self.segment.max(1)
@@ -59,8 +59,8 @@ impl SegmentWindow {
         has_room
     }
 
-    /// Decides on the size of the window after the window has been used up. `held` is the number of
-    /// segments that readers still need. Returns true if the window has grown.
+    /// Decides on the size of the window when it is used up, which ends a round. `held` is the
+    /// number of segments that readers still need. Returns true if the window has grown.
     pub fn end_round(&mut self, held: usize, sides: SidePlacement) -> bool {
         if held >= self.segments {
             self.scaler.record_wait();

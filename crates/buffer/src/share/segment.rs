@@ -79,14 +79,14 @@ impl ReceivedSegment {
         Some(Self { geometry, ring, number })
     }
 
-    /// Returns the proof of trust in the segment's creator, or `None` if the creator cannot be
-    /// trusted.
+    /// Returns a proof that the creator of the segment can be trusted ([`TrustProof`]), or `None`
+    /// if it cannot.
     pub(crate) fn creator(&self) -> Option<TrustProof> {
         TrustProof::for_file_creator(&self.ring)
     }
 
-    /// Validates and maps the segment. Fails unless the segment begins at `start` and continues a
-    /// ring with geometry `before`.
+    /// Validates and maps the segment. Fails unless the segment begins at position `start`, and
+    /// continues a ring whose last segment has the geometry `before`.
     pub(crate) fn attach(
         &self,
         before: &RingGeometry,

@@ -24,19 +24,21 @@ use crate::Fault;
 pub struct SpinState {
     /// Number of polls that the user has set; `None` if the number is adaptive.
     fixed: Option<u32>,
-    /// Number of consecutive waits in which no poll succeeded.
+    /// Number of waits since the last wait in which a poll succeeded.
     fruitless: u32,
-    /// Number of pauses before each poll, minus one.
+    /// Number of spin-loop pauses before each poll, minus one.
     extra_pauses: u32,
     /// Total number of blocks taken as of the last wait.
     taken_at_last_wait: u64,
 }
 
-/// Number of consecutive fruitless waits that do not yet reduce the number of polls.
+/// Number of consecutive waits without a successful poll (fruitless waits) that do not yet reduce
+/// the number of polls.
 const FRUITLESS_WAITS_IGNORED: u32 = 4;
-/// Interval, in fruitless waits, at which the full number of polls is tried again.
+/// Number of consecutive waits without a successful poll (fruitless waits) after which the full
+/// number of polls is tried once more.
 const RETRY_INTERVAL: u32 = 32;
-/// Number of blocks since the last wait from which on the blocks count as a continuous flow.
+/// Minimum number of blocks since the last wait for which the blocks count as a continuous flow.
 const FLOW_BLOCKS_MIN: u64 = 8;
 /// Maximum number of extra pauses. Together they take about as long as a sleep and a wake-up.
 const EXTRA_PAUSES_MAX: u32 = 127;
@@ -48,9 +50,9 @@ impl SpinState {
         self.fixed = Some(polls);
     }
 
-    /// Returns the number of polls for this wait: the number that the user has set, if any; 0 if
-    /// both parties share a processor (`shares_processor`), because the other party cannot run
-    /// during polling; otherwise the adaptive number.
+    /// Returns the number of polls for this wait. If the user has set a number, returns this
+    /// number. Otherwise returns 0 if both parties share a processor (`shares_processor`), because
+    /// the other party cannot run during polling. In all other cases returns the adaptive number.
     pub(crate) fn poll_count(&self, shares_processor: bool) -> u32 {
         match (self.fixed, shares_processor) {
             (Some(polls), _) => polls,
@@ -63,10 +65,10 @@ impl SpinState {
         }
     }
 
-    /// Polls `ready`, with pauses. The total number of pauses is limited by
-    /// [`SpinState::poll_count`], so longer pauses mean fewer polls. Returns true as soon as
-    /// `ready` returns true, and false if `ready` never does. `taken` is the total number of blocks
-    /// that the party has taken so far. Fails if `ready` fails.
+    /// Polls `ready`, with pauses in between. Returns true as soon as `ready` returns true, and
+    /// false if `ready` never does. Fails if `ready` fails. [`SpinState::poll_count`] limits the
+    /// total number of pauses, so longer pauses mean fewer polls. `taken` is the total number of
+    /// blocks that this party has taken so far.
     pub fn poll(
         &mut self,
         shares_processor: bool,

@@ -1,12 +1,12 @@
 //! Event moderation: how often a sleeping reader is woken. [SL §6.2], [Th §5.2.2]
 //!
 //! The rule, per buffer: a counter is incremented for every published block of which the reader has
-//! not been notified. When it reaches T_b, an event is sent and the counter is reset. The first
-//! increment sets an alarm that fires after time T_t. If the alarm fires before T_b is reached, the
-//! timer sends the event in place of the writer. An event sent for T_b cancels the alarm.
-//! Deviation: a block is not counted if its reader is awake. A reader checks for blocks once more
-//! before it sleeps, so an awake reader needs no event, and a stream whose reader keeps up sends no
-//! events.
+//! not been notified. When it reaches T_b, an event (a wake-up of the reader) is sent and the
+//! counter is reset. The first increment sets an alarm that fires after time T_t. If the alarm
+//! fires before T_b is reached, the timer sends the event in place of the writer. An event sent for
+//! T_b cancels the alarm. Deviation: a block is not counted if its reader is awake. A reader checks
+//! for blocks once more before it sleeps, so an awake reader needs no event, and a stream whose
+//! reader keeps up sends no events.
 //!
 //! T_b may adapt ([`Moderator::adapt`]): it doubles while an event would follow the previous one
 //! within the time that a wake-up takes, and halves while blocks arrive slowly. A reader that keeps
@@ -32,7 +32,8 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Limits on the number of blocks and on the time between two events.
+/// The two limits that decide when a sleeping reader of a buffer is woken: a number of blocks and a
+/// time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WakeupThreshold {
     /// Number of blocks after which an event is sent (T_b): a power of two.
@@ -42,15 +43,15 @@ pub struct WakeupThreshold {
 }
 
 impl Default for WakeupThreshold {
-    /// Returns a threshold of 32 blocks or 1 ms. [Th §5.2.2]
+    /// Returns the default thresholds: 32 blocks or 1 ms. [Th §5.2.2]
     fn default() -> Self {
         Self { blocks: 32, ns: 1_000_000 }
     }
 }
 
 impl WakeupThreshold {
-    /// Returns this threshold with T_b rounded down to a power of two, at most half of a ring of
-    /// `entries` entries, and at least one block.
+    /// Returns these thresholds, with the number of blocks limited to half of a ring of `entries`
+    /// entries. The number is rounded down to a power of two, and is at least 1.
     #[must_use]
     pub fn within(self, entries: usize) -> Self {
         let half = (entries as u64 / 2).max(1);
@@ -59,7 +60,8 @@ impl WakeupThreshold {
     }
 }
 
-/// The action that sends the event of one buffer. The timer performs it in place of a busy writer.
+/// The action that wakes the readers of one buffer. The timer performs it if the writer is busy
+/// elsewhere.
 pub trait Signal: Send + Sync {
     /// Publishes written blocks and wakes the readers. Must not block.
     fn signal(&self);
@@ -71,34 +73,36 @@ impl Signal for Doorbell {
     }
 }
 
-/// Number of events sent, by cause.
+/// Numbers of wake-ups that a writer's readers were sent, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WakeupCounts {
-    /// Events sent after T_b blocks.
+    /// Wake-ups after the threshold number of blocks (T_b).
     pub batch: u64,
-    /// Events sent by the timer after T_t.
+    /// Wake-ups by the timer, after the threshold time (T_t).
     pub timer: u64,
-    /// Events sent because the writer was about to wait.
+    /// Wake-ups because the writer was about to wait.
     pub idle: u64,
 }
 
 impl WakeupCounts {
-    /// Returns the total number of events sent.
+    /// Returns the total number of wake-ups.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.batch + self.timer + self.idle
     }
 }
 
-/// The state that a writer keeps to moderate the events of one buffer.
+/// The state with which a writer decides when to wake the sleeping reader of one buffer.
 #[derive(Debug)]
 pub struct Moderator {
     threshold: WakeupThreshold,
-    /// Minimum and maximum of T_b while it adapts, in blocks.
+    /// Range within which the number of blocks per wake-up (T_b) may adapt.
     range: (u64, u64),
-    /// Half of the ring's entries, which T_b never exceeds; `u64::MAX` if the size is unknown.
+    /// Half of the ring's entries, the upper bound of the number of blocks per wake-up (T_b);
+    /// `u64::MAX` if the size of the ring is unknown.
     half_ring: u64,
-    /// Number of blocks that a sleeping reader has not been notified of.
+    /// Number of published blocks of which the sleeping reader has not been notified (pending
+    /// blocks).
     pending: u64,
     /// Time in nanoseconds at which the first pending block was counted; `None` if no alarm was set
     /// for that block.
@@ -109,7 +113,8 @@ pub struct Moderator {
 }
 
 impl Moderator {
-    /// Creates a moderator whose alarms fire on `timer`, which then calls `signal`.
+    /// Creates the state for a writer with these thresholds. When the time threshold passes,
+    /// `timer` calls `signal` to wake the readers.
     #[must_use]
     pub fn new(timer: &Arc<Timer>, threshold: WakeupThreshold, signal: Arc<dyn Signal>) -> Self {
         let alarm = Arc::new(Alarm {
@@ -125,22 +130,22 @@ impl Moderator {
         Self { threshold, range, half_ring, pending, first_pending_at: None, alarm, timer, events }
     }
 
-    /// Permits T_b to adapt between its current value and `most`. Rounds `most` down to a power of
-    /// two.
+    /// Permits the number of blocks per wake-up (T_b) to adapt between its current value and
+    /// `most`. Rounds `most` down to a power of two.
     pub fn adapt(&mut self, most: u64) {
         self.range.1 = power_of_two_up_to(most).max(self.range.0);
     }
 
-    /// Limits T_b to half of a ring with `entries` entries. Called when the size of the ring has
-    /// changed.
+    /// Limits the number of blocks per wake-up (T_b) to half of a ring with `entries` entries.
+    /// Called when the size of the ring has changed.
     pub fn limit_to_ring(&mut self, entries: usize) {
         self.half_ring = power_of_two_up_to(entries as u64 / 2);
         self.threshold.blocks = self.threshold.blocks.clamp(self.range.0, self.range.1);
         self.threshold.blocks = self.threshold.blocks.min(self.half_ring);
     }
 
-    /// Adapts T_b after an event, given the time `ns` in nanoseconds that the event's blocks took
-    /// to arrive.
+    /// Adapts the number of blocks per wake-up (T_b) after a wake-up, given the time in nanoseconds
+    /// in which these blocks were published.
     #[cold]
     fn adapt_threshold(&mut self, ns: u64) {
         let (least, most) = self.range;
@@ -152,24 +157,24 @@ impl Moderator {
         self.threshold.blocks = blocks.clamp(least, most).min(self.half_ring);
     }
 
-    /// Returns the current thresholds T_b and T_t.
+    /// Returns the current thresholds: blocks per wake-up (T_b) and maximum delay (T_t).
     #[must_use]
     pub const fn threshold(&self) -> WakeupThreshold {
         self.threshold
     }
 
-    /// Lowers T_b, and the range in which it adapts, to at most `blocks`. Rounds the results down
-    /// to powers of two.
+    /// Lowers the number of blocks per wake-up (T_b), and the range in which the number adapts, to
+    /// at most `blocks`. Rounds the results down to powers of two.
     pub fn limit_blocks(&mut self, blocks: u64) {
         let within = |value: u64| power_of_two_up_to(value.min(blocks));
         self.range = (within(self.range.0), within(self.range.1));
         self.threshold.blocks = within(self.threshold.blocks);
     }
 
-    /// Counts blocks that have just been published. `awaited` is
-    /// [`Doorbell::has_unnotified_sleeper`] as read after the publication; if `awaited` is false,
-    /// the counter is reset instead. Returns true if the caller must notify the reader now, and
-    /// then counts an event. `now` reads the timer's clock in nanoseconds.
+    /// Counts blocks that have just been published. Returns true if the caller must wake the reader
+    /// now, and then counts the wake-up. `awaited` is the result of
+    /// [`Doorbell::has_unnotified_sleeper`] after the publication; if it is false, the counter is
+    /// reset instead. `now` reads the timer's clock in nanoseconds.
     #[inline]
     pub fn count_published(
         &mut self,
@@ -208,7 +213,7 @@ impl Moderator {
 
     /// Counts blocks like [`Moderator::count_published`], but for a writer that is about to wait.
     /// Sets no alarm, because the wait would cancel it immediately. Returns true if the caller must
-    /// notify the reader now, and then counts an event.
+    /// wake the reader now, and then counts the wake-up.
     #[inline]
     pub fn count_last_published(&mut self, blocks: u64, awaited: bool) -> bool {
         if !awaited {
@@ -219,7 +224,8 @@ impl Moderator {
         self.must_notify_before_wait()
     }
 
-    /// Returns true if the writer must notify the reader before it waits, and then counts an event.
+    /// Returns true if the writer must wake the reader before the writer waits, and then counts the
+    /// wake-up.
     pub fn must_notify_before_wait(&mut self) -> bool {
         let is_due = self.pending > 0;
         self.reset();
@@ -227,7 +233,8 @@ impl Moderator {
         is_due
     }
 
-    /// Resets the counter and the alarm, because the reader needs no event or is being sent one.
+    /// Resets the counter of pending blocks and the alarm. Called when the reader is awake or is
+    /// being woken.
     #[inline]
     fn reset(&mut self) {
         if self.pending > 0 {
@@ -236,16 +243,16 @@ impl Moderator {
         }
     }
 
-    /// Returns the number of events sent, by cause.
+    /// Returns the numbers of wake-ups so far, by cause.
     #[must_use]
     pub fn wakeup_counts(&self) -> WakeupCounts {
         WakeupCounts { timer: self.alarm.fired.load(Ordering::Relaxed), ..self.events }
     }
 }
 
-/// Interval between two events, in nanoseconds, below which T_b grows: half of the longest time
-/// that a wake-up takes (2 to 25 µs, BASELINES). T_b shrinks if the interval exceeds four times
-/// this value.
+/// Interval between two wake-ups, in nanoseconds, below which the number of blocks per wake-up
+/// (T_b) grows: half of the longest time that a wake-up takes (2 to 25 µs, BASELINES). The number
+/// shrinks if the interval exceeds four times this value.
 const GROWTH_INTERVAL_NS: u64 = 12_500;
 
 /// Returns the greatest power of two that does not exceed `value`, at least 1.
@@ -253,24 +260,25 @@ const fn power_of_two_up_to(value: u64) -> u64 {
     1 << if value < 2 { 0 } else { value.ilog2() }
 }
 
-/// The alarm of one buffer's writer, shared by the writer and the timer.
+/// The alarm that wakes the reader of one buffer after the time T_t. The writer sets the alarm, and
+/// the timer fires it.
 struct Alarm {
     /// Time in nanoseconds at which the alarm fires, or [`NO_DEADLINE`].
     deadline: AtomicU64,
-    /// Number of times that the alarm has fired.
+    /// Number of times that the alarm has fired, each of which is a wake-up.
     fired: AtomicU64,
     /// Delay of the alarm in nanoseconds (T_t).
     after: AtomicU64,
     signal: Arc<dyn Signal>,
 }
 
-/// Deadline of an alarm that is not set.
+/// Value of [`Alarm::deadline`] while the alarm is not set.
 const NO_DEADLINE: u64 = 0;
-/// Time of the next check while the timer sleeps without a limit.
+/// Value of [`Timer::next`] while no check of the alarms is scheduled.
 const NO_NEXT_CHECK: u64 = u64::MAX;
-/// Number of checks, at intervals of T_t, that the timer makes after the last alarm before it
-/// sleeps. A slow stream sets an alarm again soon, and waking the thread would cost its writer 7
-/// µs.
+/// Number of checks, at intervals of T_t, that the timer's thread makes after the last alarm before
+/// it sleeps without a limit. A slow stream sets an alarm again soon, and waking the thread would
+/// cost its writer 7 µs.
 const LINGER_CHECKS: u32 = 8;
 
 impl fmt::Debug for Alarm {
@@ -279,8 +287,8 @@ impl fmt::Debug for Alarm {
     }
 }
 
-/// A thread that sends the events of writers that are busy elsewhere when the time limit T_t of a
-/// block passes.
+/// A thread that wakes readers in place of writers that are busy elsewhere, when the maximum delay
+/// of a published block (T_t) has passed.
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
@@ -332,8 +340,8 @@ impl Timer {
         self.doorbell.notify();
     }
 
-    /// Starts the thread. If the kernel refuses a thread, events are still sent after T_b blocks
-    /// and by writers about to wait; only the bound T_t is lost.
+    /// Starts the thread of the timer. If the kernel refuses a thread, only the maximum delay T_t
+    /// no longer holds: readers are still woken after T_b blocks, and by writers about to wait.
     #[cfg(not(loom))]
     fn start(self: &Arc<Self>) {
         self.started.call_once(|| {
@@ -350,7 +358,7 @@ impl Timer {
         });
     }
 
-    /// Checks all alarms once, and sleeps until the next check is due. `quiet` is the number of
+    /// Fires all alarms that are due, and sleeps until the next check. `quiet` is the number of
     /// consecutive checks that found no alarm set.
     #[cfg(not(loom))]
     fn check_and_sleep(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
@@ -370,7 +378,7 @@ impl Timer {
         }
     }
 
-    /// Sends the events that are due, and schedules the next check. `quiet` is the number of
+    /// Fires the alarms that are due, and schedules the next check. `quiet` is the number of
     /// consecutive checks that found no alarm set. Returns the time until which to sleep, or `None`
     /// to check again immediately. Call this after [`Doorbell::listen`].
     fn fire_and_schedule(&self, quiet: &mut u32, now: u64) -> Option<u64> {
@@ -392,7 +400,7 @@ impl Timer {
         (!overtaken && until > now).then_some(until)
     }
 
-    /// Sends the events that are due at `now`. Returns the time of the next alarm, or `None` if no
+    /// Fires the alarms that are due at `now`. Returns the time of the next alarm, or `None` if no
     /// alarm is set.
     fn fire_due_alarms(&self, now: u64) -> Option<u64> {
         let mut alarms = self.alarms();
@@ -423,7 +431,8 @@ impl Timer {
 }
 
 impl Alarm {
-    /// Sends the event if it is due. Returns true, so that `retain` keeps the alarm.
+    /// Fires the alarm if it is due, which wakes the readers. Always returns true, so that `retain`
+    /// in the caller keeps the alarm.
     fn fire(&self, now: u64) -> bool {
         // SYNC POINT: alarm set; pairs with the store in `set_alarm`.
         let deadline = self.deadline.load(Ordering::Acquire);

@@ -9,26 +9,33 @@ use crate::foreign;
 use crate::name::Error;
 use crate::share::Refusal;
 
-/// Indices of the words in the head of a table's region.
+/// Indices of the words at the start of a table's region. These words form its head and precede the
+/// column text and the rows.
 pub(super) mod word {
-    /// Index of the magic number, which includes the version of the format.
+    /// Index, in the table's region, of the word with the magic number, which includes the version
+    /// of the format.
     pub(in super::super) const MAGIC: usize = 0;
-    /// Index of the length of the column text in bytes.
+    /// Index, in the table's region, of the word with the length of the column text in bytes.
     pub(in super::super) const TEXT_LENGTH: usize = 1;
-    /// Index of the number of columns.
+    /// Index, in the table's region, of the word with the number of columns.
     pub(in super::super) const COLUMNS: usize = 2;
-    /// Index of the maximum number of rows.
+    /// Index, in the table's region, of the word with the maximum number of rows.
     pub(in super::super) const ROW_COUNT_MAX: usize = 3;
-    /// Index of the sequence lock for the words after it, except [`ENDED`], and for all rows.
+    /// Index, in the table's region, of the sequence lock that protects all rows, and all later
+    /// words of the head except [`ENDED`].
     pub(in super::super) const LOCK: usize = 4;
-    /// Index of the time of the last write, in nanoseconds of the monotonic clock.
+    /// Index, in the table's region, of the word with the time of the last write, in nanoseconds of
+    /// the monotonic clock.
     pub(in super::super) const WRITE_TIME: usize = 5;
-    /// Index of the number of sessions that found no free row.
+    /// Index, in the table's region, of the word with the number of sessions that found no free
+    /// row.
     pub(in super::super) const LEFT_OUT_SESSIONS: usize = 6;
-    /// Index of the number of rows up to and including the last one ever used.
+    /// Index, in the table's region, of the word with the number of rows up to and including the
+    /// last one ever used.
     pub(in super::super) const USED: usize = 7;
-    /// Index of a word that is 1 if the writer has ended the table, and otherwise 0. A killed
-    /// writer does not set this word; the hang-up of the host's socket reports its death.
+    /// Index, in the table's region, of the word that is 1 if the writer has ended the table, and
+    /// otherwise 0. A killed writer does not set this word; the hang-up of the host's socket
+    /// reports its death.
     pub(in super::super) const ENDED: usize = 8;
     /// Number of words in the head of a table's region.
     pub(in super::super) const COUNT: usize = 9;

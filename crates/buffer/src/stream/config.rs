@@ -18,7 +18,7 @@ pub struct Config {
     /// Parameters for resizing the ring, or `None` if the size is fixed.
     pub scaling: Option<ScalingParameters>,
     /// Time in nanoseconds after which a sleeping reader is woken (T_t). With `None`, a reader is
-    /// woken only when its threshold is reached or the writer flushes.
+    /// woken only when enough bytes are unread or the writer flushes.
     pub latency: Option<u64>,
 }
 

@@ -44,8 +44,7 @@ pub struct Input {
     is_revoked: bool,
     /// True if the stream was opened by [`Offer::open_trusting`](super::Offer::open_trusting).
     is_trusting: bool,
-    /// Proof of trust in the creator of the current segment, or `None` if that process does not
-    /// qualify.
+    /// Proof that the creator of the current segment can be trusted, or `None` if it cannot.
     trust_proof: Option<TrustProof>,
     /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
@@ -234,9 +233,10 @@ impl Input {
         found
     }
 
-    /// Returns true if the reader should yield to the writer: if the user has set 0 spins, or, with
-    /// adaptive spinning, if the writer last ran on this processor. An unknown processor counts as
-    /// this one if this process may run on one processor only.
+    /// Returns true if the reader should leave the processor to the writer, because both probably
+    /// share one. If the user has set the number of spins, returns true for 0 spins. Otherwise
+    /// returns true if the writer last ran on this processor. An unknown processor counts as this
+    /// one if this process may run on one processor only.
     fn shares_processor(&mut self) -> bool {
         let own = sys::machine::current_processor() as u64 + 1;
         let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
@@ -394,8 +394,8 @@ impl Input {
     }
 
     /// Copies blocks like [`Input::fill`], and returns the number of bytes copied. If `marks` is
-    /// true, stops before an empty block, which is a mark; if the mark comes first, advances past
-    /// it and also returns true.
+    /// true, an empty block is a mark, at which copying stops. If the mark is the first block,
+    /// advances past it and also returns true.
     fn fill_until_mark(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {

@@ -15,9 +15,9 @@ use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Number of bytes after which blocks are published, even if there are fewer than T_b, so that the
-/// reader copies them while the next blocks are written. In a ring of less than 1 MB, a sixteenth
-/// of the capacity applies instead.
+/// Number of bytes after which blocks are published, even if there are fewer blocks than
+/// [`Output::every`]. The reader then copies them while the next blocks are written. In a ring of
+/// less than 1 MB, a sixteenth of the capacity applies instead.
 const PUBLISH_BYTES: u64 = 64 << 10;
 
 /// The only writer of a stream. Dropping the writer ends the stream.
@@ -38,8 +38,7 @@ pub struct Output {
     pub(super) scaler: Option<Scaler>,
     /// State of the adaptive spinning before a sleep.
     pub(super) spin: SpinState,
-    /// State with which the writer keeps the latency below the configured bound, or `None` if there
-    /// is no bound.
+    /// State that bounds the latency of wake-ups, or `None` if the configuration sets no bound.
     latency: Option<LatencyState>,
     waking: WakingOverrides,
 }
@@ -52,8 +51,9 @@ pub(super) struct StreamReaderRecord {
     pub(super) has_left: bool,
     /// Descriptor of the reader's page, for a hand-over.
     pub(super) page: OwnedFd,
-    /// Number of notifications since the writer last found room. After a switch the number starts
-    /// below zero, to allow for the notifications that the new segment causes.
+    /// Number of notifications that the reader has sent since the writer last found room. After a
+    /// switch the number starts below zero, to allow for the notifications that the new segment
+    /// causes.
     pub(super) false_alarms: i64,
 }
 
@@ -113,18 +113,20 @@ impl Output {
         self.spin.fix_polls(spins);
     }
 
-    /// Overrides how the writer wakes readers and waits for room. Used for measurements.
+    /// Changes, for measurements, how the writer wakes readers and waits for room.
     pub const fn set_waking_overrides(&mut self, waking: WakingOverrides) {
         self.waking = waking;
     }
 
-    /// Returns the number of wake-ups for each cause, or `None` if the stream has no latency bound.
+    /// Returns the number of wake-ups for each cause. Returns `None` if the stream has no latency
+    /// bound, because wake-ups are then not counted.
     #[must_use]
     pub fn wakeup_counts(&self) -> Option<WakeupCounts> {
         self.latency.as_ref().map(LatencyState::wakeup_counts)
     }
 
-    /// Passes the doorbells of all present readers to the latency timer, if there is one.
+    /// Passes the doorbells of all present readers to the timer that wakes readers in time, if
+    /// there is a latency bound.
     fn update_timer(&mut self) {
         if let Some(latency) = &mut self.latency {
             let present = self.ends.iter().filter(|end| !end.has_left);
@@ -308,7 +310,7 @@ impl Output {
     }
 
     /// Publishes all blocks, and sleeps at most once until a block of this length can be written.
-    /// Returns [`WaitResult::NotReady`] after a signal or a false notification, so that the caller
+    /// Returns [`WaitResult::NotReady`] after a signal or a spurious wake-up, so that the caller
     /// can handle other events.
     pub fn wait(&mut self, length: usize) -> Result<WaitResult, Fault> {
         if let Some(scaler) = &mut self.scaler {

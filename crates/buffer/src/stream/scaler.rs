@@ -48,9 +48,10 @@ impl Output {
         }
     }
 
-    /// Returns [`SidePlacement::SameProcessor`] if all present readers last ran on this processor.
-    /// A reader whose processor is unknown counts as sharing this one in two cases: if the user has
-    /// set 0 spins, or if spinning is adaptive and this process may run on one processor only.
+    /// Determines whether the writer and its readers share a processor. Returns
+    /// [`SidePlacement::SameProcessor`] if all present readers last ran on this processor. A reader
+    /// whose processor is unknown counts as sharing this one in two cases: if the user has set 0
+    /// spins, or if spinning is adaptive and this process may run on one processor only.
     pub(super) fn side_placement(&mut self) -> SidePlacement {
         // Called only if a processor is unknown: it reads files of the kernel, which is too slow
         // for each wait.

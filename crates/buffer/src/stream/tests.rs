@@ -111,8 +111,8 @@ fn blocks_are_published_when_due_or_flushed() {
     assert_eq!(input.wait(Some(Duration::from_millis(1))).unwrap(), WaitResult::NotReady);
 }
 
-/// With the largest threshold, blocks are published only after a sixteenth of this small ring or on
-/// a flush.
+/// With the largest possible [`Config::every`], blocks are published only after a sixteenth of this
+/// small ring, or on a flush.
 #[test]
 fn largest_publication_threshold_does_not_overflow() {
     let (mut output, mut inputs) = open(&Config { every: usize::MAX, ..stream_config() });

@@ -1,11 +1,12 @@
 //! Wake-ups of a stream's readers within a bound on the latency. [Th §5.2.2]
 //!
-//! A stream publishes by default after T_b blocks, and wakes a sleeping reader when the reader's
-//! threshold is reached or the writer pauses. With a latency bound ([`super::Config::latency`])
-//! every block is published immediately, and a sleeping reader is woken after T_b blocks or T_t
-//! time, by the timer of the process if the writer is busy elsewhere (`signal::wakeup_moderation`).
-//! The timer has its own doorbell descriptors, and accesses no other part of the stream. A
-//! superfluous notification only makes a reader check once more.
+//! By default, a stream publishes after a number of blocks (T_b), and wakes a sleeping reader when
+//! the position for which the reader waits is reached or the writer pauses. With a latency bound
+//! ([`super::Config::latency`]) every block is published immediately, and a sleeping reader is
+//! woken after T_b blocks or after the bound on the latency (T_t), by the timer of the process if
+//! the writer is busy elsewhere (`signal::wakeup_moderation`). The timer has its own doorbell
+//! descriptors, and accesses no other part of the stream. A superfluous notification only makes a
+//! reader check once more.
 
 use crate::signal::wakeup_moderation::{Moderator, Signal, Timer, WakeupCounts, WakeupThreshold};
 use std::os::fd::AsFd;
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-/// Overrides for measurements, which change how readers are woken and how the writer waits for
-/// room. The default is the normal behavior.
+/// Settings that change, for measurements, how readers are woken and how the writer waits for room.
+/// The default changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WakingOverrides {
     /// True if every flush notifies all readers, asleep or not.
@@ -24,7 +25,7 @@ pub struct WakingOverrides {
     pub limit: Option<Duration>,
 }
 
-/// The state with which a stream's writer keeps the latency below its bound.
+/// The state with which a stream's writer wakes its readers within the latency bound.
 #[derive(Debug)]
 pub(super) struct LatencyState {
     moderator: Moderator,
@@ -65,8 +66,8 @@ impl LatencyState {
         }
     }
 
-    /// Records a publication: `put` is the number of blocks published so far, and `awaited` is true
-    /// if a reader is asleep. Returns true if sleeping readers must be woken now.
+    /// Records a publication. `put` is the total number of blocks published so far, and `awaited`
+    /// is true if a reader is asleep. Returns true if the caller must wake sleeping readers now.
     pub(super) fn record_publication(&mut self, put: u64, awaited: bool) -> bool {
         let blocks = put - self.published;
         self.published = put;

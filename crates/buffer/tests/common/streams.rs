@@ -22,8 +22,9 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     (!message.is_empty()).then(opened)
 }
 
-/// Kills a writer a dozen times, each time after a random number of blocks up to `blocks_max`, and
-/// checks that the reader receives all published blocks and then the fault.
+/// Kills a writer a dozen times, each time after a random number of blocks up to `blocks_max`.
+/// Checks that the reader receives all published blocks, and then the fault for a writer that was
+/// killed.
 #[track_caller]
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::with_replayable_seed();

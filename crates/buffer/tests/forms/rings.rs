@@ -225,7 +225,8 @@ type Ring = (Box<dyn RingWriter>, Vec<Box<dyn RingReader>>);
 
 type RingKind = (&'static str, fn(Policy, usize) -> Ring);
 
-/// A constructor for every kind of ring. Each takes a policy and the number of readers.
+/// The name and the constructor of each kind of ring. A constructor takes a policy and the number
+/// of readers.
 const RING_KINDS: [RingKind; 6] = [
     ("blocks of any length, in a process", |policy, readers| {
         let (writer, readers) = dbuf::ring(&block_ring_config(policy, readers));

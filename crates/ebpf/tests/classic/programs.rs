@@ -12,7 +12,7 @@ use super::frames::{Frame, Random};
 /// Offset in bytes of an inline VLAN tag in an Ethernet frame.
 const TAG_OFFSET: usize = 12;
 
-/// Expressions from this project's book, examples and tests.
+/// pcap-filter expressions from this project's book, examples and tests.
 pub(crate) const EXPRESSIONS: &[&str] = &[
     "",
     "ip",
@@ -77,8 +77,8 @@ pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)
     programs
 }
 
-/// Inserts one or two tags into a frame, as a network device would. Does nothing if the frame ends
-/// before the position of the tags.
+/// Inserts one or two VLAN tags into a frame, as a network device would. Does nothing if the frame
+/// ends before [`TAG_OFFSET`].
 pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
     if frame.bytes.len() < TAG_OFFSET {
         return;
@@ -104,8 +104,8 @@ pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
     frame.bytes.splice(TAG_OFFSET..TAG_OFFSET, put);
 }
 
-/// Returns a random program that loads at and around the tag, at constant offsets and at X plus a
-/// constant. The program leaves two scratch words unused.
+/// Returns a random classic BPF program. Its loads are at and around the VLAN tag of a frame, at
+/// constant offsets or at register X plus a constant. The program leaves two scratch words unused.
 pub(crate) fn random_program(random: &mut Random) -> ClassicProgram {
     let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
     let mut instructions: Vec<Instruction> =

@@ -19,7 +19,8 @@ pub(crate) fn find_tcpdump(test: &str) -> Option<PathBuf> {
     found
 }
 
-/// Compiles an expression for Ethernet. Returns the listing, or the error message.
+/// Compiles a pcap-filter expression for Ethernet with `tcpdump -d`. Returns the listing of the
+/// program, or the error message.
 fn compile_with_tcpdump(
     tcpdump: &PathBuf,
     options: &[&str],
@@ -35,8 +36,8 @@ fn compile_with_tcpdump(
     }
 }
 
-/// Returns rows in the format of `accept.json` for those expressions that the installed libpcap
-/// accepts.
+/// Returns test rows for those expressions that the installed libpcap accepts. A row has the format
+/// of a row in `accept.json`.
 pub(crate) fn rows_accepted_by_tcpdump(tcpdump: &PathBuf, expressions: &[&str]) -> Vec<Value> {
     let row = |expression: &&str| {
         Some(json!({

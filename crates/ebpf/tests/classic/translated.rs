@@ -1,5 +1,5 @@
-//! Classic programs translated to eBPF, and frames to judge them: captured, steered and truncated
-//! frames, in every form in which the kernel may hold a frame.
+//! Translation of classic programs to eBPF for tests, and test frames: captured, truncated, and
+//! generated to take a program's branches, in every form in which the kernel may hold a frame.
 
 #![allow(dead_code, reason = "each test binary uses some of the helpers")]
 
@@ -12,7 +12,8 @@ use ebpf::{FilterSpan, Hook};
 use super::frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
 use super::programs::insert_tags;
 
-/// Targets at every hook except cgroups, with packet pointers and without them.
+/// Targets for which the tests translate classic programs: every hook except cgroups, and TC and
+/// XDP a second time without CAP_PERFMON, where programs have no packet pointers.
 pub(crate) const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
@@ -36,7 +37,8 @@ pub(crate) fn emit_classic(
     })
 }
 
-/// A judge that runs the classic program itself, on frames as this hook sees them.
+/// A reference that runs a classic program itself, to check its eBPF translation. The frames are in
+/// the form in which this hook sees them.
 pub(crate) struct ClassicJudge<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
 impl TwinRunner for ClassicJudge<'_> {
@@ -57,7 +59,7 @@ impl TwinRunner for ClassicJudge<'_> {
     }
 }
 
-/// Returns frames for a program, made from captured and random ones.
+/// Returns test frames for a program, made from captured and random frames in `count` rounds.
 pub(crate) fn captured_and_random_frames(
     program: &ClassicProgram,
     captured: &[Frame],

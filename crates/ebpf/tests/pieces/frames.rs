@@ -72,8 +72,8 @@ pub fn all_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns four frames whose extension headers reach beyond byte 256. This byte is in the first,
-/// second and fourth extension header, and in the UDP datagram, respectively.
+/// Returns four IPv6 frames whose headers reach beyond byte 256. Byte 256 is in the first, second
+/// and fourth extension header of the first three frames, and in the UDP datagram of the last.
 pub fn frames_with_deep_headers() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {

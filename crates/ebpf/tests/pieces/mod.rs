@@ -16,10 +16,11 @@ use ebpf::{FilterSpan, Hook, Program};
 
 /// Maximum number of extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
-/// Length in bytes to assume if the IP header specifies none (segmentation offload, jumbograms).
+/// Length in bytes that a twin assumes for an IP packet whose header specifies none (segmentation
+/// offload, jumbograms).
 pub const LENGTH_IF_UNSPECIFIED: u32 = 1 << 20;
 
-/// A filter of a test chain; this module has a twin for each.
+/// A filter in a test chain. This module contains the twin of each such filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Eth,
@@ -65,7 +66,7 @@ pub const CHAINS: &[&[Step]] = &[
 ];
 
 /// Targets for which the chains are compiled: every hook except cgroups, and TC and XDP a second
-/// time as without CAP_PERFMON, where programs have no packet pointers.
+/// time without CAP_PERFMON, where programs have no packet pointers.
 pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
@@ -249,8 +250,9 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitR
     Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
 }
 
-/// Emits jumps on the type `kind` of the next header: continues if it is an extension header that
-/// can be skipped, and otherwise jumps to the exit `fragment` or `upper`.
+/// Emits jumps that depend on the type `kind` of the next IPv6 header. Execution continues here if
+/// it is an extension header that can be skipped. Otherwise it leaves through `fragment` for a
+/// fragment header, or through `upper` for any other.
 fn continue_after_extension<'s>(
     s: &mut Scope<'s, '_>,
     kind: emit::Num<'s>,

@@ -80,8 +80,8 @@ fn parse_comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
     Some(jump(cond, dst, operand, off))
 }
 
-/// Parses the type in `( u16 * )` after the opening parenthesis. Returns the size, and true if the
-/// type is signed.
+/// Parses the rest of a type cast such as `( u16 * )`, after the opening parenthesis. Returns the
+/// size of the type, and true if the type is signed.
 fn parse_width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
     let name = *tokens.next()?;
     let size = match &name[1..] {

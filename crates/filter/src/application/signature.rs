@@ -113,7 +113,7 @@ const EVICTED_SESSIONS: Counter = RECOGNIZER_DEFAULTS.counter("evicted sessions"
 
 /// The signature of a protocol: patterns, and the number of bytes to search.
 struct Signature {
-    /// Patterns to search for at the beginning of either direction.
+    /// Patterns that identify the protocol at the beginning of either direction of a connection.
     either_end: &'static [&'static str],
     /// Additional patterns to search for at the beginning of the direction from the server.
     server_only: &'static [&'static str],
@@ -225,7 +225,7 @@ struct Recognizer {
 struct SignatureSession {
     forward: SignatureSearch,
     backward: SignatureSearch,
-    /// Fingerprint of the automata to which the search states belong.
+    /// Fingerprint of the automata that produced the stored search states.
     fingerprint: u32,
 }
 
@@ -310,7 +310,8 @@ fn narrow_to_payload<'a>(block: &Block<'a>) -> Block<'a> {
 }
 
 impl Recognizer {
-    /// Searches the next piece of a text that spans several blocks, and returns the verdict so far.
+    /// Searches for the signature in the next piece of a text that spans several blocks. Returns
+    /// the verdict on the text so far.
     fn search_session(
         &mut self,
         session: u64,

@@ -68,8 +68,8 @@ struct BlankFilter {
     from: usize,
     length: usize,
     with: u8,
-    /// True to overwrite each frame to its end: from the start of the payload or, if that is
-    /// unknown or the view begins earlier, from the start of the view.
+    /// True if each frame is overwritten up to its end. Overwriting starts at the payload or, if
+    /// the payload is unknown or the view begins earlier, at the start of the view.
     whole_payload: bool,
 }
 

@@ -19,10 +19,9 @@ pub(crate) struct ArgumentTexts<'a> {
     pub(super) valid: bool,
 }
 
-/// Parses the arguments of `node` according to the parameters of `entry`, and adds the defaults.
-/// The result begins as a copy of `none`, an empty set of arguments with the context for parsing,
-/// such as the expression compiler. Invalid arguments are omitted, and errors are appended to
-/// `mistakes`.
+/// Parses the arguments of the filter term `node` according to the parameters of `entry`, and adds
+/// the defaults. `none` is an empty set of arguments that contains what parsing needs, such as the
+/// expression compiler. Omits invalid arguments, and appends their errors to `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,

@@ -27,7 +27,8 @@ pub(super) struct FilterInsertion {
     pub(super) input_forms: Vec<Form>,
 }
 
-/// Infers the forms of all streams, and reports mismatches. `used` holds each node's filter.
+/// Infers the forms of all streams of a request, and reports streams whose form the receiving
+/// filter does not accept. `used` contains the filter of each node.
 pub(super) fn infer_forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
@@ -82,8 +83,8 @@ impl FormSet {
         )
     }
 
-    /// Returns the forms that a filter with these input forms accepts. Unless the filter needs
-    /// frames, they include streams and messages that are not contained in a frame.
+    /// Returns the set of forms that a filter with these input forms accepts. Unless the filter
+    /// needs frames, it also accepts streams and messages that are not contained in a frame.
     fn from_forms(forms: Forms) -> Self {
         let inside = Self::from_predicate(|form| forms.has(form));
         match forms.are_inside_frames() {
@@ -121,7 +122,8 @@ impl FormSet {
 }
 
 struct FormInference<'c> {
-    /// The forms that arrive at each node, or `None` if they are unknown because of an error.
+    /// For each node, the forms of the blocks that arrive there; `None` if they are unknown because
+    /// of an error.
     input_forms: Vec<Option<FormSet>>,
     used: &'c [Option<Use>],
     registry: &'c dyn Registry,
@@ -129,8 +131,7 @@ struct FormInference<'c> {
 }
 
 impl FormInference<'_> {
-    /// Propagates the forms along all edges up to a fixed point. Terminates because the sets only
-    /// grow.
+    /// Propagates the forms along all edges until no set of forms grows any more.
     fn propagate_forms(&mut self, draft: &Draft<'_>) {
         let mut successors: Vec<Vec<NodeId>> = vec![Vec::new(); draft.nodes.len()];
         for edge in &draft.edges {
@@ -162,10 +163,12 @@ impl FormInference<'_> {
         }
     }
 
-    /// Returns the forms that arrive at an operand, or `None` if they are unknown because of an
-    /// error. If the operand only reads blocks and needs streams, and one read-only filter can
-    /// assemble them from the input, schedules the insertion of this filter and returns streams.
-    /// The section still outputs the original block.
+    /// Returns the forms of the blocks that arrive at an operand of a section, or `None` if they
+    /// are unknown because of an error.
+    ///
+    /// Some operands only read blocks and need streams. If one read-only filter can assemble
+    /// streams from the input of such an operand, records that this filter must be inserted, and
+    /// returns streams. The section still outputs the original block.
     fn operand_forms(
         &mut self,
         draft: &Draft<'_>,
@@ -189,8 +192,9 @@ impl FormInference<'_> {
         Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 
-    /// Reports the forms in `gives` that arrive at node `to` but are not accepted there. `giver` is
-    /// the subject and verb of the explanation, such as "`tcp` gives".
+    /// Reports the forms in `gives` that arrive at node `to`, but that this node does not accept.
+    /// `giver` begins the explanation in the message, with its subject and verb, such as "`tcp`
+    /// gives".
     fn check_accepted_forms(
         &self,
         draft: &Draft<'_>,
@@ -232,10 +236,11 @@ impl FormInference<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns, as text, the filters that precede `entry` in the example request of its
-    /// description, from the last of them that accepts `from` on; returns `None` if none does.
-    /// Examples are preferred because they are useful requests; a chain whose forms merely match
-    /// may be useless.
+    /// Returns, as text, a chain of filters that converts `from` to input of `entry`, taken from
+    /// the example request in the description of `entry`. The chain begins with the last filter
+    /// before `entry` that accepts `from`; returns `None` if no filter there does. An example is
+    /// preferred because it is a useful request, whereas a chain whose forms merely match may be
+    /// useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // An example is `replay web.pcap | tcp | http |exchange weblog access.log`.
         let parts: Vec<&str> = entry.example.split('|').collect();
@@ -328,8 +333,8 @@ fn filter_output_forms(used: &Use, input_forms: Option<FormSet>) -> Option<FormS
     }
 }
 
-/// Returns a hint on writing a source upstream of a node so that its blocks are contained in
-/// frames. Returns `None` if no source upstream emits blocks without frames.
+/// Returns a hint that tells how to change a source upstream of a node so that its blocks are
+/// contained in frames. Returns `None` if no source upstream emits blocks without frames.
 fn framed_source_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);
     let (mut open, mut visited) = (vec![at], vec![at]);

@@ -53,15 +53,17 @@ struct LabelResolver<'d, 't> {
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
-    /// The labels resolved so far, by span and upstream node. A label before a group applies to
-    /// several arcs, so it is looked up several times.
+    /// The classes of the labels resolved so far. The key is the span of a label and the node
+    /// upstream of its arc. A label before a group applies to several arcs, so it is looked up
+    /// several times.
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
 impl<'d, 't> LabelResolver<'d, 't> {
-    /// Records the classifiers of the blocks that arrive at a node, unless the node is inside a
-    /// section. Returns the expression of a section with resolved labels, or `None` for any other
-    /// node.
+    /// Determines the classifiers of the blocks that arrive at a node, and stores them in
+    /// `classifiers`. For a section, also resolves the labels in its expression, and returns the
+    /// result. Does nothing for a node inside a section. Returns `None` unless the node is a
+    /// section.
     fn resolve_node(&mut self, id: NodeId) -> Option<Boolean> {
         let draft = self.upstream.draft;
         let node = &draft.nodes[id.0];
@@ -77,8 +79,9 @@ impl<'d, 't> LabelResolver<'d, 't> {
         body
     }
 
-    /// Resolves the labels of an expression. `input` classifies the blocks that arrive at the
-    /// expression, `entry` the blocks that arrive at the section around it.
+    /// Resolves the labels in an expression, which is all or part of a section's expression.
+    /// `input` contains the classifiers of the blocks that arrive at `body`, and `entry` those of
+    /// the blocks that arrive at the section.
     fn resolve_body(
         &mut self,
         body: &Boolean<Option<&Label>>,
@@ -113,8 +116,8 @@ impl<'d, 't> LabelResolver<'d, 't> {
         }
     }
 
-    /// Resolves operands. If `chained` is true, each operand also classifies the input of the next
-    /// operand.
+    /// Resolves the labels of the operands in a section's expression. If `chained` is true, the
+    /// operands form a chain, so each of them classifies the input of the next.
     fn resolve_operands(
         &mut self,
         links: &[Link<Option<&Label>>],
@@ -164,10 +167,11 @@ impl<'d, 't> LabelResolver<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a section: the classes of the incoming arc, if the arc has a
-    /// label. Over a plain pipe, a section with `++` or `+*` receives the classes that any of its
-    /// operands selects, and any other section receives all classes except 0. An operand without a
-    /// label selects all classes except 0. Reports operands that select no class of the arc.
+    /// Returns the classes that enter a section over the arc `edge`. If the arc has a label, they
+    /// are `classes`, the classes of this label; reports operands that select none of them. Over a
+    /// plain pipe, a section with `++` or `+*` receives the classes that any of its operands
+    /// selects, and any other section receives all classes except 0. An operand without a label
+    /// selects all classes except 0.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,
@@ -200,9 +204,9 @@ impl<'d, 't> LabelResolver<'d, 't> {
         classes.unwrap_or(all)
     }
 
-    /// Returns the intersection of `classes`, which `outer` selects, and `inner`, which `label`
-    /// selects. Returns `inner` if there is no outer label. If two nonempty sets have no class in
-    /// common, reports an error and returns `inner`.
+    /// Returns the classes that two successive labels both select: `classes`, selected by `outer`,
+    /// and `inner`, selected by `label`. Returns `inner` if there is no outer label. Reports an
+    /// error and returns `inner` if both sets are nonempty and have no class in common.
     fn intersect_labels(
         &mut self,
         classes: Option<ClassSet>,

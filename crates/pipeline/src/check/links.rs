@@ -13,7 +13,7 @@ use crate::registry::Registry;
 /// All link types that are possible at a node, or `None` if they are unknown.
 type LinkTypes = Option<Arc<[LinkType]>>;
 
-/// The link types found so far for a node.
+/// The link types of the frames that may arrive at a node, as found so far.
 #[derive(Clone)]
 enum LinkTypeSet {
     Nothing,
@@ -29,7 +29,7 @@ impl LinkTypeSet {
         }
     }
 
-    /// Adds another edge's link types. Returns true if the set has grown.
+    /// Adds to this set the link types of another incoming edge. Returns true if the set has grown.
     fn add(&mut self, more: &Self) -> bool {
         match (&mut *self, more) {
             (_, Self::Nothing) | (Self::Unknown, _) => false,

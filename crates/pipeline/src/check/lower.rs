@@ -1,10 +1,10 @@
 //! Lowering of the syntax tree to nodes and arcs, before names are looked up.
 //!
-//! Each term becomes a subgraph. Each entry of the subgraph is an input node with the labels
-//! between the incoming arc and the node. The exit lists the output nodes and keeps the branch
-//! structure, so that a join can order its inputs. A `++` without an incoming stream unites sources
-//! (see `union`). With an incoming stream, `++`, `+*` and `!` become sections, whose operands are
-//! nodes inside them. [SL §4.2], CONTRACT 10
+//! Each term becomes a subgraph. A subgraph has entries and an exit. An entry is a node that
+//! receives input, with the labels of the branches that begin with this node. The exit consists of
+//! the nodes whose output leaves the subgraph, grouped by branch, so that a join can order its
+//! inputs. A `++` without an incoming stream unites sources (see `union`). With an incoming stream,
+//! `++`, `+*` and `!` become sections, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 
@@ -26,12 +26,13 @@ pub(super) struct Draft<'t> {
     pub(super) edges: Vec<DraftEdge<'t>>,
     pub(super) joins: Vec<Join>,
     pub(super) mistakes: Vec<Diagnostic>,
-    /// The parameter values obtained from the machine, each with the byte offset at which to insert
-    /// it into the text.
+    /// The values that the machine supplies for unset parameters, each with the byte offset at
+    /// which to insert it into the text of the request.
     pub(super) insertions: Vec<(usize, String)>,
     /// The `++` terms that unite sources.
     pub(super) united: Vec<UnionOperands>,
-    /// The numbering of the sources. Terms that denote the same source have the same number.
+    /// The number of each source in the request, which is the same for filter terms that denote the
+    /// same source.
     pub(super) source_numbers: SourceNumbers,
     pub(super) marks: HashMap<&'t str, NodeId>,
     /// True if the number of arcs exceeds `ARCS_MAX`. The excess arcs are omitted.
@@ -42,8 +43,8 @@ pub(super) struct DraftNode<'t> {
     pub(super) step: DraftStep<'t>,
     pub(super) span: Span,
     pub(super) inside: Option<NodeId>,
-    /// The registry entry for the node's name, set by the step `shape`; `None` for a section or an
-    /// unknown name.
+    /// The registry entry for the node's name, or `None` for a section or an unknown name. The
+    /// check `shape` sets it.
     pub(super) entry: Option<&'static Description>,
 }
 
@@ -60,8 +61,8 @@ pub(super) struct DraftEdge<'t> {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) arc: Option<&'t Label>,
-    /// The labels of the nested branches that begin with the target, outermost first. They restrict
-    /// the arc in addition to its own label.
+    /// The labels of the branches that begin with the arc's target, from the outermost to the
+    /// innermost branch. They restrict the arc in addition to the label of its pipe.
     pub(super) branch: Vec<&'t Label>,
     pub(super) span: Span,
     /// True if the pipe is plain and has no white space on either side, as in `dport|ssh`.
@@ -83,13 +84,14 @@ impl DraftEdge<'_> {
     }
 }
 
-/// An input node of a subgraph, with the labels of the branches that begin with this node.
+/// A node at which blocks enter a subgraph, with the labels of the branches that begin with this
+/// node.
 pub(super) struct SubgraphInput<'t> {
     pub(super) node: NodeId,
     pub(super) labels: Vec<&'t Label>,
 }
 
-/// The output nodes of a subgraph.
+/// The nodes at which blocks leave a subgraph, grouped by branch if it has several.
 pub(super) enum SubgraphOutput {
     Node(NodeId),
     Split { forks: Vec<NodeId>, branches: Vec<Self> },
@@ -110,7 +112,8 @@ pub(super) struct DraftPipe<'t> {
 }
 
 impl DraftPipe<'_> {
-    /// Returns a plain pipe that the text does not contain. `span` is its position in messages.
+    /// Returns a pipe without a label, for an arc that the text of the request does not contain.
+    /// Messages about this arc point to `span`.
     pub(super) const fn plain(span: Span) -> Self {
         Self { label: None, span, glued: false, target: None }
     }
@@ -138,8 +141,8 @@ pub(super) fn lower_request<'t>(request: &'t Request, registry: &dyn Registry) -
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers a term. `incoming` lists the nodes whose output the term receives; it is empty at the
-    /// head of a line.
+    /// Converts a term to a subgraph. `incoming` contains the nodes whose output the term receives;
+    /// it is empty at the beginning of a line.
     fn lower_term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Subgraph<'t> {
         match term {
             Term::Hole(span) => self.single_node(DraftStep::Hole, *span),
@@ -292,8 +295,8 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Connects every output node to every entry, and records the joins. Stops when the number of
-    /// arcs exceeds `ARCS_MAX`.
+    /// Connects every output node in `exit` to the node of every entry. Records a join for each of
+    /// these nodes at which branches meet. Stops when the number of arcs exceeds `ARCS_MAX`.
     pub(super) fn connect(
         &mut self,
         exit: &SubgraphOutput,
@@ -355,9 +358,9 @@ impl<'t> Draft<'t> {
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// Returns the existing edge between two marked nodes that has the same labels as this pipe,
-    /// and warns about the repetition; returns `None` if there is no such edge. A request may
-    /// repeat an arc only to continue from its second node.
+    /// Returns the edge that the request already contains between the same two marked nodes, with
+    /// the same labels as this pipe, and warns about the repetition. Returns `None` if there is no
+    /// such edge. A request may repeat an arc only to continue from its second node.
     fn find_repeated_edge(
         &mut self,
         from: NodeId,

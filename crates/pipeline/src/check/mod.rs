@@ -124,7 +124,8 @@ pub(crate) fn read_native_request(text: &str, registry: &dyn Registry) -> (Graph
     (Graph { text, ..graph }, sort_and_join_diagnostics(mistakes))
 }
 
-/// Returns the text with the parameter values from the machine inserted.
+/// Returns the text of a request after inserting parameter values. Each value comes with the byte
+/// offset at which to insert it.
 fn insert_parameter_values(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);

@@ -49,9 +49,10 @@ pub(super) fn warn_of_missing_input(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each arc whose classes never arrive: a classifier upstream of the arc's
-/// filter emits these classes only on arcs that name them, and none of the classifier's own arcs
-/// names them. Omits arcs about whose target [`warn_of_missing_input`] warns.
+/// Returns a warning for each arc whose classes never arrive, because their classifier was not
+/// asked to emit them. Some classifiers emit certain classes only if one of their own arcs names
+/// them. The warning is for a later arc that names such classes, after a filter that preserves
+/// classes. Omits arcs about whose target [`warn_of_missing_input`] warns.
 pub(super) fn warn_of_unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for edge in &graph.edges {
@@ -83,9 +84,9 @@ pub(super) fn warn_of_unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each filter that meets three conditions: a label after it selects classes
-/// that need both directions of connections, only one source is upstream of it, and this source
-/// observes only one direction. The warning is at the position of the source.
+/// Returns a warning for each filter that cannot emit some of the classes that labels after it
+/// name. These classes need both directions of connections, but the only source upstream observes
+/// one. The warning is at the position of the source.
 pub(super) fn warn_of_one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
@@ -117,19 +118,19 @@ fn suggest_both_directions(source: &Use) -> String {
     format!("rx{interface} both=yes")
 }
 
-/// A search, upstream of a filter, for input that the filter can use.
+/// A search for nodes upstream of a filter whose output this filter can use.
 struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     visited: Vec<bool>,
-    /// The producer found last whose usable output never arrives, with the arc that does not pass
-    /// its classes; `None` until one is found.
+    /// The usable input found last that is produced upstream but does not arrive, with the arc that
+    /// does not pass its classes; `None` until such input is found.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
 impl<'g> UpstreamSearch<'g> {
-    /// Returns true if usable input may arrive at `node`. Returns false if the node was visited
-    /// before.
+    /// Returns true if input that the filter can use may arrive at `node`. Returns false for a node
+    /// that the search has already visited.
     fn is_reachable(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.visited[node.0], true) {
             return false;
@@ -169,8 +170,8 @@ impl<'g> UpstreamSearch<'g> {
     }
 }
 
-/// Returns the classes that the filter before an arc emits only on arcs that name them. Returns
-/// `None` if the filter has no such classes, or if `usable` has classes outside this range.
+/// Returns the classes that the filter before an arc emits only if an arc names them. Returns
+/// `None` if the filter has no such classes, or if they do not include all classes of `usable`.
 fn unrequested_classes(graph: &Graph, edge: &Edge, usable: &UsableInput) -> Option<ValueRange> {
     let giver = graph.node(edge.from).filter()?.description;
     let UsableInput { classes: ValueRange { low, high }, .. } = *usable;

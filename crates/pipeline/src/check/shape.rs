@@ -84,9 +84,10 @@ fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node. If `head` is true, the node begins a line, and a source takes
-/// precedence over other entries with its name. If `end` is false, other nodes follow the node; if
-/// it has no arguments either, a filter takes precedence over a sink of the same name.
+/// Looks up the name of a node in the registry, and stores the entry. Several entries may have the
+/// same name. For a node that begins a line (`head`), a source takes precedence. For a node without
+/// arguments that is followed by other nodes (`end` is false), a filter takes precedence over a
+/// sink.
 fn look_up_name(
     draft: &mut Draft<'_>,
     id: NodeId,
@@ -166,7 +167,8 @@ fn check_inner_source(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// Reports operands of `++`, `+*` and `!` that have side effects with their arguments.
+/// Reports operands of `++`, `+*` and `!` that have side effects. Some filters have side effects
+/// only with certain arguments.
 pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
@@ -225,8 +227,9 @@ fn check_sink_outputs(draft: &mut Draft<'_>) {
     }
 }
 
-/// Reports the first program in excess of `PROGRAMS_MAX`, and all programs in cycles. A cycle must
-/// never wait, but a program may read its input late (CONTRACT 17).
+/// Reports programs (`exec`) that are not permitted: the first one in excess of `PROGRAMS_MAX`, and
+/// all programs in cycles. A cycle must never wait, but a program may read its input late (CONTRACT
+/// 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
         draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).is_program)
@@ -274,8 +277,8 @@ fn is_on_cycle(successors: &[Vec<usize>], node: usize) -> bool {
     reached[node]
 }
 
-/// Reports untrusted filters that cannot run in a separate process: operands, filters in cycles,
-/// and filters that report at the end instead of emitting blocks.
+/// Reports filters with `untrusted=yes` that cannot run in a process of their own: operands,
+/// filters in cycles, and filters that report at the end instead of emitting blocks.
 pub(super) fn check_untrusted_filters(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     let successors = successors(draft);
     for (index, used) in used.iter().enumerate() {

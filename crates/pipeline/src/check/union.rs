@@ -17,12 +17,13 @@ use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Te
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-/// The number of each source at the beginning of a branch of `++`, by the filter term's span.
+/// The numbers of the sources at the beginnings of `++` branches. Equal numbers denote the same
+/// source. The key is the span of the source's filter term.
 pub(super) struct SourceNumbers(HashMap<Span, usize>);
 
 impl SourceNumbers {
-    /// Numbers the sources at the beginnings of the branches of `++`; equal numbers denote the same
-    /// source. Omits sources that do not report what they observe.
+    /// Assigns a number to each source at the beginning of a `++` branch. Equal numbers denote the
+    /// same source. Omits sources that do not report what they observe.
     pub(super) fn number_sources(request: &Request, registry: &dyn Registry) -> Self {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();
@@ -58,8 +59,8 @@ impl SourceNumbers {
     }
 }
 
-/// Collects the filters at the beginnings of the branches of each `++`. `within` is true if `term`
-/// is the beginning of such a branch.
+/// Collects, for each `++` in a term, the filters at the beginnings of its branches. `within` is
+/// true if `term` itself begins such a branch.
 fn collect_branch_heads<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Hole(_) => {}
@@ -80,7 +81,8 @@ fn collect_branch_heads<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t Fi
     }
 }
 
-/// A `++` of sources, checked for overlaps once the arguments are known.
+/// A `++` of sources, which is checked once the arguments are known: two of its operands must not
+/// emit the same block.
 pub(super) struct UnionOperands {
     /// The span of the `++` term.
     span: Span,
@@ -154,7 +156,8 @@ impl<'t> Draft<'t> {
         operands.into_iter().map(operand).collect()
     }
 
-    /// Lowers branches with a common source to the source followed by a section of the branches.
+    /// Converts branches that begin with the same source to a subgraph: the source, followed by a
+    /// section with one operand per branch.
     fn lower_common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
         let mut source: Option<Subgraph<'t>> = None;
         for (node, _) in begun {
@@ -177,7 +180,8 @@ impl<'t> Draft<'t> {
         Subgraph { entries: source.entries, exit: SubgraphOutput::Node(owner) }
     }
 
-    /// Records `node` as another filter term that denotes the node `id`.
+    /// Records that the filter term `node` denotes the node `id` of the graph, in addition to the
+    /// terms recorded before.
     fn add_use(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);
@@ -187,8 +191,9 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Returns the operand of the section `owner` for a branch that continues with the stages
-    /// `rest` after its source. Without such stages, the operand selects every block.
+    /// Returns the operand that represents a `++` branch in the section `owner`. `rest` contains
+    /// the stages of the branch after its source. If there are none, the operand selects every
+    /// block.
     fn branch_operand(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
             return Link { classes: None, body: Boolean::All(Vec::new()) };
@@ -235,9 +240,11 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
 
 /// Returns the error for two sources of a `++` that may emit the same block, or for one source (`a`
 /// equals `b`) that leads to two operands. Returns `None` if the sources cannot emit the same
-/// block, or if a source does not report what it observes. If `bare` is true, each source is an
-/// entire operand. Bare sources that overlap only on the loopback interface are permitted if the
-/// interface can be excluded from one of them, which this function then does.
+/// block, or if a source does not report what it observes.
+///
+/// `bare` is true if each source is an entire operand. Such sources may overlap on the loopback
+/// interface if one of them can exclude this interface. In that case this function changes the
+/// arguments of this source accordingly, and returns `None`.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,
@@ -273,8 +280,8 @@ fn overlap_error(
     Some(Diagnostic::error(source_span(draft, b, span), what).why(why).hint(hint))
 }
 
-/// Excludes the loopback interface from one of two sources, because the other source observes all
-/// packets of this interface too. Returns false if neither source has `loopback=yes`.
+/// Sets `loopback=no` for one of two sources, because the other source observes all packets of the
+/// loopback interface too. Returns false if neither source has `loopback=yes`.
 fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();

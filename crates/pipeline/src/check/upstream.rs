@@ -13,12 +13,12 @@ use filter::{Classes, FilterKind};
 use super::lower::{Draft, DraftStep};
 use crate::graph::{Boolean, Link, NodeId};
 
-/// The filters that determine the class of a block.
+/// The filters that may have determined the class of a block, found by a search upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Classifiers {
     /// The nodes of these filters, in text order.
     pub(super) nodes: Vec<NodeId>,
-    /// True if an error hides other filters upstream.
+    /// True if the search met an error, so that further filters may determine the class.
     pub(super) unknown: bool,
 }
 
@@ -67,8 +67,9 @@ impl<'d, 't> Upstream<'d, 't> {
         self.search(self.inputs[node.0].clone())
     }
 
-    /// Returns the filters that classify a block leaving `body`, given the classifiers of the
-    /// blocks that enter it.
+    /// Returns the filters that may determine the class of a block that leaves a section's
+    /// expression `body`. `entry` contains the filters that determine the class of the blocks that
+    /// enter it.
     pub(super) fn classifiers_after_body<L>(
         &self,
         body: &Boolean<L>,
@@ -100,7 +101,8 @@ impl<'d, 't> Upstream<'d, 't> {
         classifiers.into_sorted()
     }
 
-    /// Adds a filter, unless it preserves a block's class. Returns true if it preserves the class.
+    /// Adds a filter to the classifiers, unless the filter preserves a block's class. Returns true
+    /// if it preserves the class.
     fn add_filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
         match self.draft.nodes[id.0].entry {
             None => {
@@ -117,8 +119,9 @@ impl<'d, 't> Upstream<'d, 't> {
         }
     }
 
-    /// Adds the filters in a body that may be the last to classify a block. Returns true if a block
-    /// may pass through all of them unclassified.
+    /// Adds to the classifiers those filters of a section's expression that may be the last to
+    /// classify a block. Returns true if a block may pass the expression without getting a class
+    /// there.
     fn add_last_classifiers<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
         match body {
             Boolean::Filter(id) => self.add_filter(*id, classifiers),

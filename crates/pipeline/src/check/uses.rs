@@ -13,8 +13,9 @@ use crate::language::{Diagnostic, nearest};
 use crate::registry::Registry;
 use filter::{Arguments, Value};
 
-/// Returns each node's filter, or `None` for a section, a merge or an unknown name. Adds mistakes
-/// in the filters' arguments and pins to the draft, and also the values to insert into the text.
+/// Returns the filter of each node, or `None` for a section, a merge or an unknown name. Adds to
+/// the draft the mistakes in the filters' arguments and pins, and the parameter values to insert
+/// into the text of the request.
 pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
@@ -55,9 +56,9 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
     used
 }
 
-/// Lets each filter with valid arguments check them in combination and obtain missing parameters
-/// from the machine. Returns these parameter values with the byte offsets at which to insert them
-/// into the text.
+/// Validates the arguments of each filter in combination, if each of them is valid alone. The
+/// filters may also obtain unset parameters from the machine. Returns the values of these
+/// parameters, with the byte offsets at which to insert them into the text of the request.
 fn validate(
     draft: &Draft<'_>,
     used: &mut [Option<Use>],
@@ -96,9 +97,9 @@ fn name_text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
-/// Reports uses of a mark that differ from earlier uses in their filter, arguments or pin. A use
-/// may omit the arguments and the pin. Several uses without a mark denote one source, whose
-/// arguments `union` has already compared.
+/// Reports contradictions between the filter terms with the same mark, which denote one node: their
+/// names, arguments and pins must agree. A later term may omit the arguments and the pin. Several
+/// terms without a mark denote one source, whose arguments `union` has already compared.
 fn check_uses_agree(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());

@@ -28,7 +28,7 @@ use std::borrow::Cow;
 
 /// Applies an edit of arcs to `request`, which was parsed from `text`. `read` is the graph of
 /// `text`, if the caller has it. Also returns the graph and the diagnostics of the new text, or
-/// `None` if they were read before the text was last changed.
+/// `None` if the new text has not been read in its final version.
 pub(super) fn apply(
     edit: &Edit,
     (text, read): (&str, Option<&Graph>),
@@ -100,8 +100,8 @@ pub(super) fn apply(
     })
 }
 
-/// Returns the graph of a text: `read` if it is given, otherwise the result of parsing and checking
-/// the text.
+/// Returns the graph of `text`. This is `read` if the caller has the graph; otherwise parses and
+/// checks the text.
 fn read_graph<'r>(
     (text, read): (&str, Option<&'r Graph>),
     registry: &dyn Registry,
@@ -133,14 +133,15 @@ fn has_equal_arcs(graph: &Graph) -> bool {
     })
 }
 
-/// Converts a term to a branch whose label selects the classes of `output`.
+/// Wraps a term in a branch that can be attached to `output`. The branch has a label for the
+/// classes of the output.
 fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
     let label = output.class.as_deref().map(parse_label).transpose()?;
     Ok(Branch { label, term, span: INSERTED_SPAN })
 }
 
-/// Returns another filter term that denotes the node at span `at`. Adds a mark to the node first if
-/// it has none.
+/// Returns a new filter term that denotes the existing node at span `at` by its mark. Adds a mark
+/// to the node first if it has none.
 fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
     let mut fresh = MarkGenerator::new(request);
     let path = filter_path(request, at);
@@ -150,8 +151,8 @@ fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTe
     }
 }
 
-/// Returns the spans of the filter terms that denote the node at span `at` and have an incoming
-/// arc.
+/// Returns the spans of those filter terms of a node that have an incoming arc. `at` is the span of
+/// the node.
 fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
     let leads = |span: &Span| filter_path(request, *span).is_some_and(|p| has_parent(request, &p));
     uses(request, at).into_iter().filter(leads).collect()
@@ -163,7 +164,7 @@ fn has_parent(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Fails if a node other than a placeholder sink is below the given node, which is then no leaf.
+/// Fails if the given node has a node below it, so that it is no leaf. Ignores placeholder sinks.
 fn refuse_if_not_leaf(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
     let Some(id) = node_at(graph, at) else { return Ok(()) };
     let content = graph.outputs(id).map(|edge| graph.node(edge.to));
@@ -175,9 +176,9 @@ fn refuse_if_not_leaf(node: &str, at: Span, graph: &Graph) -> Result<(), Invalid
     }
 }
 
-/// Disconnects a node from the parent `from` (default: its first parent), and attaches the node and
-/// everything below it to the output `below`. Fails if the node is a source, if it is not below
-/// `from`, or if a cycle would result.
+/// Moves a node and everything below it from one parent to another. The old parent is `from` or, by
+/// default, the node's first parent. The new parent is the node of the output `below`. Fails if the
+/// node is a source, if it is not below `from`, or if a cycle would result.
 fn reattach(
     request: &mut Request,
     (node, from, below): (&str, Option<&NodeOutput>, &NodeOutput),
@@ -201,10 +202,10 @@ fn reattach(
     attach(request, parent, Branch { label, ..subtree })
 }
 
-/// Rewrites the request so that one filter term of a node has no parent except the node's first
-/// parent. `first` is the span of the node's first filter term that has a parent. Returns the span
-/// of the rewritten term. Fails if there are several parents, and the first is an expression with
-/// `++`, `+*` or `!`.
+/// Rewrites the request so that one of a node's filter terms has a single parent: the first parent
+/// of the node. `first` is the span of the node's first filter term that has a parent. Returns the
+/// span of the term with the single parent. Fails if there are several parents, and the first is an
+/// expression with `++`, `+*` or `!`.
 fn isolate_first_parent(
     request: &mut Request,
     (node, at): (&str, Span),
@@ -226,7 +227,7 @@ fn isolate_first_parent(
     }
 }
 
-/// Rewrites the request so that one filter term of the node at span `at` has no parent except
+/// Rewrites the request so that one filter term of the node at span `at` has a single parent,
 /// `from`. Returns the span of that term, or `None` if there is no arc from `from`.
 fn isolate_arc(
     request: &mut Request,
@@ -261,9 +262,9 @@ pub(super) fn refuse_cycle(
     }
 }
 
-/// Returns the span of a filter term that denotes the node at span `at` and directly follows the
-/// parent's term at span `parent_at`. If a label is given, the arc must have it. Returns `None` if
-/// there is no such arc.
+/// Returns the span of the filter term of a node that directly follows a given parent. `at` is the
+/// span of the node, and `parent_at` the span of the parent's term. If a label is given, the arc
+/// between the two must have this label. Returns `None` if there is no such term.
 pub(super) fn use_after_parent(
     request: &Request,
     at: Span,
@@ -299,10 +300,10 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
     }
 }
 
-/// Adds the sink `discard` after filters that the edit leaves without output, and after new filters
-/// that nothing follows, so that the path does not begin to print. Adds no sink after a new filter
-/// if the output of its predecessor was printed: the output of the new filter is printed instead.
-/// Returns `None` if no filter needs a sink.
+/// Adds the sink `discard` after filters whose last output the edit has removed, and after new
+/// filters that nothing follows. Otherwise the path would begin to print their output. A new filter
+/// gets no sink if the output of its predecessor was printed, because its own output is printed
+/// instead. Returns `None` if no filter needs a sink.
 fn add_missing_sinks(
     edited: &EditResult,
     (before, after): (&Graph, &Graph),
@@ -345,8 +346,8 @@ fn add_missing_sinks(
     print_with_origins(&request, &origins).map(Some)
 }
 
-/// Returns the nodes of the old graph from which a new node receives blocks, directly or through
-/// other new nodes.
+/// Returns the old nodes from which a new node receives blocks, directly or through other new
+/// nodes. A node is old if the graph before the edit contains it.
 fn old_parents(
     after: &Graph,
     new: NodeId,

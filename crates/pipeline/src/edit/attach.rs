@@ -85,8 +85,8 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     Ok(())
 }
 
-/// Returns true if `branch` would get a share of the splitter's input when attached beside the
-/// stages `after` the splitter.
+/// Returns true if a `split_rr` would distribute blocks to `branch` when the branch is attached to
+/// it. `after` contains the stages that already follow the `split_rr`.
 fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     match after {
         [(Pipe { label: None, .. }, Term::Group(group))] => {
@@ -97,8 +97,8 @@ fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     }
 }
 
-/// Returns a stage that feeds both the stages `after` and a branch, or only the branch if `after`
-/// is empty or a placeholder.
+/// Returns a stage that passes its input to `branch` and, unchanged, to the existing stages
+/// `after`. If `after` is empty or a placeholder, the stage consists of the branch alone.
 fn merge_beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
     if after.is_empty() || is_placeholder(&after) {
         return (Pipe { label: branch.label, span: INSERTED_SPAN }, branch.term);

@@ -36,8 +36,9 @@ fn name_at(request: &Request, at: Span) -> String {
     found.map_or_else(String::new, |node| node.name.text.clone())
 }
 
-/// Cuts off everything below a class. Returns the cut-off nodes downstream of a new copy of the
-/// node's filter. Fails if nothing is below the class.
+/// Cuts off everything below a class of a node. Returns the cut-off nodes as one term. The term
+/// begins with a copy of the node's filter, followed by an arc with the class, so that it can be
+/// attached to another node. Fails if nothing is below the class.
 pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Term, InvalidEdit> {
     let label = output_label(output)?;
     let at = find_filter(request, &output.node)?;
@@ -68,8 +69,8 @@ fn label_text(output: &NodeOutput) -> &str {
     output.class.as_deref().unwrap_or_default()
 }
 
-/// Moves everything below a class to another node, downstream of a new copy of the filter that
-/// assigned the class. The copy classifies the blocks that arrive there.
+/// Moves everything below a class of a node to another node. The moved nodes are attached to a new
+/// copy of the filter that assigned the class. The copy classifies the blocks at the new place.
 pub(super) fn move_class(
     request: &mut Request,
     (node, output): (&str, &NodeOutput),
@@ -89,8 +90,9 @@ pub(super) fn move_class(
     attach(request, parent, Branch { label, term, span: INSERTED_SPAN })
 }
 
-/// Removes everything below a class, except nodes to which other arcs lead. Fails if nothing, or
-/// only a placeholder, is below the class, or if `all` is false.
+/// Removes everything below a class of a node, except nodes to which other arcs lead. Fails if only
+/// a placeholder or nothing is below the class. Also fails if `all` is false and other nodes are
+/// below the class.
 pub(super) fn remove_class(
     request: &mut Request,
     output: &NodeOutput,

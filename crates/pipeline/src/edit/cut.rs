@@ -13,8 +13,8 @@ use crate::language::{Request, Span};
 /// The filter that distributes its input among the branches after it.
 pub(super) const SPLITTER: &str = "split_rr";
 
-/// The position of a term: the index of its pipeline, and then the index of the stage, branch or
-/// operand at each level of nesting.
+/// The position of a term in a request. The first element is the index of the term's pipeline; each
+/// further element is the index of a stage, branch or operand at the next level of nesting.
 pub(super) type TermPath = Vec<usize>;
 
 /// Returns the position of the filter with this span, or `None` if there is no such filter.
@@ -101,13 +101,15 @@ pub(super) fn pipeline_from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     }
 }
 
-/// Returns true if a stage follows a group that contains the filter.
+/// Returns true if the filter at `path` is in a group, such as `(a + b)`, after which another stage
+/// follows.
 pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
     innermost_followed_depth(request, path).is_some()
 }
 
-/// Returns the length of the path to the innermost pipeline in which a stage follows the group that
-/// contains the filter at `path`. Returns `None` if no such stage follows.
+/// Returns the depth of the innermost pipeline in which the filter at `path` is in a group that
+/// another stage follows: the length of the path to this pipeline. Returns `None` if there is no
+/// such pipeline.
 fn innermost_followed_depth(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {
@@ -127,8 +129,8 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Rewrites the request, without changing its graph, so that no stage follows any group that
-/// contains the filter. Returns the new position of the filter. Fails if the filter is an operand,
+/// Rewrites the request, without changing its graph, so that the filter at span `at` is in no group
+/// that a stage follows. Returns the new position of the filter. Fails if the filter is an operand,
 /// or if a group cannot be divided ([`divide_group`]).
 pub(super) fn isolate_filter(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = MarkGenerator::new(request);
@@ -151,9 +153,10 @@ fn name_at(request: &Request, path: &[usize]) -> String {
     }
 }
 
-/// Gives one branch of a group its own arc to the stages after the group. The tuple holds the path
-/// of the pipeline, the index of the group among its stages, and the index of the branch. Fails if
-/// the group follows a `split_rr`, or if the stage after the group cannot have two incoming arcs.
+/// Connects one branch of a group to the stages after the group by an arc of its own, so that the
+/// branch is no longer in the group. The tuple locates the branch: the path of the pipeline, the
+/// index of the group among its stages, and the index of the branch. Fails if the group follows a
+/// `split_rr`, or if the stage after the group cannot have two incoming arcs.
 fn divide_group(
     request: &mut Request,
     (pipeline, group, branch): (&[usize], usize, usize),
@@ -252,8 +255,8 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     }
 }
 
-/// Returns the filters whose output arrives at the filter at this position. `None` represents an
-/// expression with `++`, `+*` or `!`.
+/// Returns the filters whose output arrives at the filter at this position. An entry is `None` if
+/// the output is that of an expression with `++`, `+*` or `!`.
 pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
     let found = (1..path.len()).rev().find_map(|level| {
         let Some(Term::Pipeline(pipeline)) = term_at(request, &path[..level]) else { return None };
@@ -287,8 +290,8 @@ pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String
     found
 }
 
-/// Returns the filters whose output leaves a term. `None` represents a missing filter, or an
-/// expression with `++`, `+*` or `!`.
+/// Returns the filters whose output leaves a term. An entry is `None` for a missing filter, and for
+/// an expression with `++`, `+*` or `!`.
 fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     match term {
         Term::Hole(_) | Term::Not(_) => vec![None],

@@ -67,8 +67,9 @@ pub enum Edit {
     /// Disconnects a node from one parent, and attaches the node and everything below it to another
     /// node. Other parents remain, and filters keep their state and open taps.
     Reattach {
-        /// The node to move. With a class, as in `http/get`, everything below that class moves,
-        /// downstream of a new copy of the node's filter.
+        /// The node to move. With a class, as in `http/get`, everything below that class moves. It
+        /// is then attached to a new copy of the node's filter, which assigns the class at the new
+        /// place.
         node: String,
         /// The parent to disconnect. Selects the first arc from this parent or, if a class is
         /// given, the arc with this label. `None` selects the parent of the node's first use in the
@@ -94,8 +95,9 @@ pub enum Edit {
     },
     /// Applies several edits as one change: all or none.
     Sequence(Vec<Self>),
-    /// Replaces the entire text of the request. The filters in the longest common subsequence of
-    /// both texts keep their state, and so do the filters between them whose names match.
+    /// Replaces the entire text of the request. Filters that are equal and in the same order in
+    /// both texts (their longest common subsequence) keep their state. Filters between them keep
+    /// their state if their names are equal.
     Whole(String),
 }
 

@@ -23,8 +23,8 @@ pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
 
-/// Fails if several filter terms of the text denote the node at span `at`. `wanted` is the node's
-/// name in the edit.
+/// Fails if the node at span `at` has several filter terms. `wanted` is the name of the node in the
+/// edit, for the error message.
 pub(super) fn refuse_if_used_repeatedly(
     request: &Request,
     at: Span,
@@ -59,9 +59,9 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     }
 }
 
-/// Removes generated marks that only one filter has; marks that a user chose stay. A mark counts as
-/// generated if the old text lacks it, or if it has the form of [`MarkGenerator`] and the old text
-/// uses it several times.
+/// Removes generated marks that only one filter term has. Marks that a user chose stay. A mark
+/// counts as generated in two cases: the old text lacks the mark, or the mark has the form of
+/// [`MarkGenerator`] and several terms of the old text have it.
 pub(super) fn remove_needless_marks(request: &mut Request, old: &[String]) {
     let all = all_marks(request);
     let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();
@@ -98,8 +98,8 @@ impl MarkGenerator {
         Self { taken: all_marks(request), next_span: used.min().unwrap_or(usize::MAX) - 1 }
     }
 
-    /// Returns another filter term of a node, with its name and mark but without arguments. Adds a
-    /// mark to `node` if it has none.
+    /// Returns a new filter term that denotes the same node as `node`, with its name and mark but
+    /// without arguments. Adds a mark to `node` if it has none.
     pub(super) fn reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
         let mark = match &node.mark {
             Some(mark) => mark.clone(),
@@ -121,9 +121,9 @@ impl MarkGenerator {
         Name { text, span: Span { start: usize::MAX, end: usize::MAX } }
     }
 
-    /// Returns a term that refers to the first nodes of `term` by their marks, so that a second arc
-    /// can lead to these nodes. Adds a mark to each of these nodes that has none. Fails if any of
-    /// the nodes is an operand of `++`, `+*` or `!`, which can have only one incoming arc.
+    /// Returns a term that refers by marks to the nodes with which `term` begins, so that a second
+    /// arc can lead to them. Adds a mark to each of these nodes that has none. Fails if one of them
+    /// is an operand of `++`, `+*` or `!`, which can have only one incoming arc.
     pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
             Term::Filter(node) => Ok(Term::Filter(self.reference(node))),

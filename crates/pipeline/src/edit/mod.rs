@@ -50,8 +50,8 @@ pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree,
 type GraphAndDiagnostics = (Graph, Vec<Diagnostic>);
 
 impl Edit {
-    /// Returns a copy of the edit in which unset parameters have the machine's current values, so
-    /// that repeating the edit later has the same effect.
+    /// Returns a copy of the edit in which parameters that the user has not set have the values
+    /// that this machine supplies now. Repeating the copy later thus has the same effect.
     #[must_use]
     pub fn resolve_unset_parameters(&self, registry: &dyn Registry) -> Self {
         let resolve = |text: &str| match may_have_unset_parameters(text, registry) {
@@ -72,9 +72,9 @@ impl Edit {
         }
     }
 
-    /// Fails if the request runs filters on behalf of other requests, because the edit would change
-    /// their results. Moves between spaces and restarts (`upgrade`) are permitted, because they
-    /// change no results.
+    /// Fails if other requests share filters of this request, because the edit would change their
+    /// results. Moves between spaces and restarts (`upgrade`) are permitted, because they change no
+    /// results.
     fn check_unshared(&self, request: &Request) -> Result<(), InvalidEdit> {
         let moves = matches!(self, Self::Move { .. } | Self::Upgrade { .. });
         match filters(request).find_map(terms::offered_prefix).filter(|_| !moves) {
@@ -94,10 +94,10 @@ impl Edit {
         self.apply_and_read((text, None), registry).map(|(edited, _)| edited)
     }
 
-    /// Applies the edit as [`apply`](Self::apply) does. `before` is the graph that
-    /// [`read_request`](crate::read_request) has returned for the text, if the caller has it. Also
-    /// returns the result of `read_request` for the new text, or `None` if the edit has not read
-    /// that text.
+    /// Applies the edit like [`apply`](Self::apply). `before` is the graph that
+    /// [`read_request`](crate::read_request) has returned for `text`, if the caller has it. Also
+    /// returns the result of `read_request` for the new text, or `None` if applying the edit did
+    /// not need it.
     pub fn apply_and_read(
         &self,
         (text, before): (&str, Option<&Graph>),

@@ -6,7 +6,7 @@ use super::tree::{filters, parse_tree};
 use crate::language::tree::{FilterTerm, Name};
 use crate::language::{Request, Span};
 
-/// The filters of the old text, used to recognize filters of the new text.
+/// The filters of a request's old text, with which an edit identifies the filters of the new text.
 pub(super) struct Origins {
     /// The name and the span of each filter in the old text.
     filters: Vec<(String, Span)>,
@@ -30,17 +30,17 @@ impl Origins {
         Self { filters: all, marks, repeated }
     }
 
-    /// Returns the name and span of each node. For a node with a mark, returns the span of its
-    /// first use.
+    /// Returns the name and the span of each node in the old text. For a node with several filter
+    /// terms, returns the span of the first.
     pub(super) fn first_uses(&self) -> impl Iterator<Item = (&str, Span)> {
         let later = |at: Span| self.repeated.contains(&at);
         let first = self.filters.iter().filter(move |(_, span)| !later(*span));
         first.map(|(name, span)| (name.as_str(), *span))
     }
 
-    /// Returns, for each filter of an edited tree, its span in the old text, or `None` for a new
-    /// filter. All filter terms with one mark have the same origin: the first term with the mark in
-    /// the old text, or the filter to which the edit added the mark.
+    /// Returns, for each filter of the edited request, the filter's span in the old text, or `None`
+    /// for a new filter. All filter terms with one mark have the same origin: the first term with
+    /// this mark in the old text, or the filter to which the edit added the mark.
     pub(super) fn of(&self, request: &Request) -> Vec<Option<Span>> {
         let known = |at: Span| self.filters.iter().map(|(_, span)| *span).find(|span| *span == at);
         let here = |node: &FilterTerm| known(node.span);

@@ -47,8 +47,8 @@ pub(super) fn apply_term_edit(
 /// A function that changes one filter term, or removes it by returning `None`.
 type TermChange = Box<dyn FnMut(Term) -> Option<Term>>;
 
-/// Returns the function that applies the edit to its filter. Changes other terms of the request
-/// immediately if the edit requires it.
+/// Returns a function that makes the change of an edit to the edited filter's term. Changes to
+/// other terms that the edit requires are made at once.
 fn edit_action(
     edit: &Edit,
     at: Span,

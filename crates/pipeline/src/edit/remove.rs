@@ -44,7 +44,8 @@ pub(super) fn remove(
     }
 }
 
-/// Returns the marks of the nodes that sources still reach after the node at a span is removed.
+/// Returns the marks of the nodes that sources still reach after the node at span `at` has been
+/// removed.
 fn surviving_marks(
     request: &Request,
     at: Span,
@@ -63,8 +64,9 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of the first marked filter at the head of a term, or of one of its branches,
-/// that no source reaches after the removal. Returns `None` if there is none.
+/// Returns the span of the first filter at the beginning of a term, or of one of its branches, that
+/// no source reaches after a removal. Such a filter has a mark that is not in `survivors`. Returns
+/// `None` if there is none; filters without a mark are ignored.
 fn first_unreached_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -79,8 +81,9 @@ fn first_unreached_head(survivors: &[String], term: &Term) -> Option<Span> {
     }
 }
 
-/// Returns the remainder of a removed term: the nodes that have another parent, with everything
-/// after them. Returns `None` if there are none.
+/// Returns the part of a removed term that must stay in the request: the nodes that have another
+/// parent, with everything after them. `survivors` contains the marks of these nodes. Returns
+/// `None` if there are none.
 fn surviving_term(survivors: &[String], term: Term) -> Option<Term> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -109,9 +112,9 @@ fn surviving_term(survivors: &[String], term: Term) -> Option<Term> {
 }
 
 /// Attaches `tail`, a node with the stages after it, to another filter term of the same node. If
-/// that term has no arguments, adds the node's arguments to it and, unless it is pinned, the node's
-/// pin. Adds a new pipeline if there is no other term, if stages already follow that term, or if
-/// several nodes are followed by common stages.
+/// that term has no arguments, it gets the node's arguments and, unless it is pinned, the node's
+/// pin. Adds `tail` as a new pipeline in three cases: there is no other term, stages already follow
+/// the other term, or `tail` begins with several nodes that common stages follow.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);

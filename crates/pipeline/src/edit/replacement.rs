@@ -6,12 +6,13 @@ use super::tree::{filters, parse_tree, without_sandbox};
 use crate::language::Request;
 use crate::language::tree::{FilterTerm, Term};
 
-/// The weight of a match of equal filters. It exceeds the total weight of all matches by name.
+/// The weight of two equal filters in the comparison of two texts. It exceeds the total weight of
+/// all pairs that only have the same name.
 const EQUAL_FILTER_WEIGHT: u64 = 1 << 32;
 
-/// Replaces the text. The filters in the longest common subsequence of equal filters keep their
-/// state. Among the filters between two neighbours in this subsequence, filters with the same name
-/// match too, because they may differ only in a writable argument.
+/// Replaces the text of a request. Filters that are equal and in the same order in both texts
+/// (their longest common subsequence) keep their state. Between two such filters, filters with the
+/// same name keep their state too, because they may differ only in a writable argument.
 pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
     let request = parse_tree(new, "the new request")?;
     let text = |node: &FilterTerm| {

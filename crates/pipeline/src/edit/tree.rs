@@ -109,7 +109,8 @@ pub(crate) fn join_with_pipe(first: Term, then: Term) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest, span: INSERTED_SPAN })
 }
 
-/// Applies `act` to the filter at the span `at`. Returns `None` if the term becomes empty.
+/// Replaces the filter at span `at` in a term with the result of `act`, which may be `None` to
+/// remove it. Returns `None` if nothing of the term remains.
 pub(crate) fn replace_filter(
     term: Term,
     at: Span,
@@ -159,8 +160,8 @@ pub(crate) fn replace_filter(
     }
 }
 
-/// Inserts `filter` on a branch beside the successors of the filter at `at`. Fails if that filter
-/// is the last in its branch.
+/// Inserts `filter` as a branch after the filter at `at`, in parallel to what follows that filter.
+/// Fails if nothing follows it in its branch.
 pub(super) fn insert_beside(
     request: &mut Request,
     at: Span,
@@ -201,7 +202,7 @@ pub(super) fn insert_beside(
     }
 }
 
-/// Inserts a branch parallel to all stages from index `place` on.
+/// Inserts `filter` as a branch in parallel to the stages of a pipeline from index `place` on.
 fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     let mut behind = pipeline.rest.split_off(place).into_iter();
     let Some(next) = behind.next() else { return };

@@ -19,8 +19,8 @@ const SHARE_BLOCKS_MIN: u64 = 64;
 /// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
 /// caches.
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
-/// The minimum time spent in a filter, in ns, to learn its cost from fewer than
-/// [`LEARNED_BLOCKS_MIN`] blocks.
+/// The minimum time spent in a filter, in ns, from which the filter's cost is learned although the
+/// filter received fewer than [`LEARNED_BLOCKS_MIN`] blocks.
 const LEARNED_NS_MIN: u64 = 2_000_000;
 
 /// The measurements of a run: per node, per edge and per kernel program.
@@ -67,8 +67,8 @@ pub struct ProgramMeasurement {
     pub frames: u64,
     /// The number of doorbell notifications that the program sent.
     pub notifications: u64,
-    /// The number of program runs that the kernel timed, and their total time in ns, or `None` if
-    /// not measured.
+    /// The number of runs of the program that the kernel measured, and their total time in ns.
+    /// `None` if not measured.
     pub measured: Option<(u64, u64)>,
 }
 
@@ -254,11 +254,12 @@ fn format_ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 }
 
 /// Stores measurements in a cost table for the next plan: the cost of each filter with its
-/// arguments, and the fraction of its blocks on each arc. Learns no costs of filters that run in a
-/// process of their own. In a calibrated table, only the costs of filters that read whole blocks
-/// are replaced. Returns the number of filters whose cost was not learned because they received
-/// fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks in less than 2 ms of
-/// processing time.
+/// arguments, and the fraction of the filter's blocks on each arc. Returns the number of filters
+/// whose cost was not learned because they received too few blocks: fewer than 64, or fewer than
+/// [`LEARNED_BLOCKS_MIN`] in less than 2 ms of processing time.
+///
+/// Omits the costs of filters that run in a process of their own. In a calibrated table, replaces
+/// only the costs of filters that read whole blocks.
 pub fn learn_costs(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {

@@ -58,10 +58,9 @@ pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> S
 }
 
 impl DrawnFigures {
-    /// Returns figures for the interval since the earlier sample `before`: the duration, and the
-    /// numbers of blocks, calls and nanoseconds. All other figures, such as losses, still count
-    /// from the start of the run. If `before` is a sample of another plan, returns a copy of these
-    /// figures.
+    /// Returns the measurements since the earlier sample `before`: the duration, and the numbers of
+    /// blocks, calls and nanoseconds. All other measurements, such as losses, still count from the
+    /// start of the run. Returns an unchanged copy if `before` belongs to another plan.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let (now, old) = (&self.measured, &before.measured);

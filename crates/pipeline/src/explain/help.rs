@@ -9,9 +9,9 @@ use filter::{
 };
 use std::fmt::Write as _;
 
-/// The column at which the text of a parameter or fact begins.
+/// The column at which the description of a parameter, or of another fact about a filter, begins.
 const FACT_COLUMN: usize = 18;
-/// The column at which the text of an option begins.
+/// The column at which the description of a request option begins.
 const OPTION_COLUMN: usize = 26;
 
 /// The help of a filter, in sections, from which help texts and manual pages are generated.

@@ -113,13 +113,13 @@ impl DrawnGraph {
 
 struct Drawing<'g> {
     graph: &'g DrawnGraph,
-    /// The edge in each lane, as an index into the graph's edges; `None` if the lane is free.
+    /// The edge drawn in each lane, as an index into the graph's edges. `None` for a free lane.
     lanes: Vec<Option<usize>>,
     rows: Vec<Row>,
 }
 
 enum Row {
-    /// A row with the cells of the lanes, the text of the node, and its figures.
+    /// The row of a node: the cells of all lanes, the text of the node, and its figures.
     Line(String, String, String),
     /// A horizontal rule, with the cells of the lanes and the name of the space whose rows follow.
     Rule(String, String),
@@ -198,8 +198,8 @@ impl Drawing<'_> {
         self.rows.push(Row::Line(cells, text, node.figures.clone()));
     }
 
-    /// Assigns a lane to each outgoing edge of node `id`. The first edge continues in lane `own`,
-    /// in which the node is drawn.
+    /// Assigns a lane to each outgoing edge of node `id`, which is drawn in lane `own`. The first
+    /// edge continues in lane `own`.
     fn assign_lanes(&mut self, id: usize, own: usize) {
         let out = self.find_drawn_edges(|edge| edge.from == id && !edge.back);
         let closing = self.find_lanes(|edge| edge.from == id && edge.back);

@@ -87,9 +87,9 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// Writes the remarks of filters (for example, of the expression compiler), the names of published
-/// states, and the filter that each source evaluates in the kernel, or the reason why it evaluates
-/// none.
+/// Writes notes on the nodes of a plan: the remarks of filters (for example, of the expression
+/// compiler), the names of published states, and the filter that each source evaluates in the
+/// kernel. For a source that evaluates no filter, writes the reason.
 fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
@@ -203,8 +203,9 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     [name, runs_in, cost, because, describe_alternatives(&placement.candidates, here)]
 }
 
-/// Formats the verdicts on all candidate spaces except `here`, the space of the node. Groups equal
-/// verdicts.
+/// Formats the reasons why a node does not run in other spaces. `candidates` contains the planner's
+/// verdict on each space, and `here` is the node's own space, which is omitted. Spaces with the
+/// same verdict are listed together.
 fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
@@ -311,7 +312,8 @@ fn write_placement_choice(out: &mut String, plan: &Plan) {
     write_fact(out, "policy", &format!("{}: {how}", words::describe_policy(*policy)));
 }
 
-/// Returns the cost of all filters for a block of a source, in ns, without the cost of edges.
+/// Returns the total cost of the filters on the way of a block from a source, in ns. The cost of
+/// edges is not included.
 fn total_filter_cost(plan: &Plan) -> f64 {
     let own = plan.placements.iter().zip(&plan.flows.0).filter_map(|(placement, flow)| {
         let chosen = |candidate: &&Candidate| candidate.lost.is_none();

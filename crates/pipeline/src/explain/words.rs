@@ -106,9 +106,9 @@ pub(super) fn replica_space_names(plan: &Plan, replicas: &ReplicaChain) -> Vec<S
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
-/// Describes an edge that enters or leaves replicas. `border` is the result of
-/// [`Plan::replicas_at_border`] for the edge: its replicas, with true if the edge enters them. If
-/// it is `None`, the text is empty.
+/// Describes an edge that enters or leaves a chain of filters with replicas. `border` contains this
+/// chain, and true if the edge enters it, as [`Plan::replicas_at_border`] returns them. The text is
+/// empty for any other edge (`None`).
 pub(super) fn describe_replica_edge(border: Option<(&ReplicaChain, bool)>) -> String {
     match border {
         Some((replicas, true)) => format!("distributed among {} replicas", replicas.spaces.len()),
@@ -275,8 +275,9 @@ pub(super) fn describe_no_kernel_evaluation(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }
 
-/// Describes the pipes of an edge that leaves a process (`out`), enters a process (`into`), or
-/// both; in the last case, `thread` names the thread that copies from one pipe to the other.
+/// Describes the pipes of an edge to or from a process. `out` is true if the edge leaves a process,
+/// and `into` if it enters one. If both are true, `thread` names the thread that copies from one
+/// pipe to the other.
 pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
@@ -287,9 +288,9 @@ pub(super) fn describe_pipe(out: bool, into: bool, thread: &str) -> String {
     }
 }
 
-/// Describes the rings of an edge that leaves a sandbox (`out`), enters a sandbox (`into`), or
-/// both. `both` is true if the edge connects two processes, between which a thread copies the
-/// blocks.
+/// Describes the rings of an edge to or from a sandbox. `out` is true if the edge leaves a sandbox,
+/// and `into` if it enters one. `both` is true if the edge connects two processes, between which a
+/// thread copies the blocks.
 pub(super) fn describe_sandbox_ring(out: bool, into: bool, both: bool) -> String {
     let what = match (out, into) {
         (true, false) => "ring that its process writes: every block is copied out and checked",

@@ -14,8 +14,8 @@ pub enum Boolean<L = ClassSet> {
     Chain {
         /// The first operand of the chain.
         first: Box<Self>,
-        /// The other operands, each with the classes of the previous operand for which it is
-        /// evaluated.
+        /// The other operands. Each is evaluated for certain classes that the previous operand
+        /// returns.
         rest: Vec<Link<L>>,
     },
     /// `a ++ b`: `b` is evaluated for the blocks to which `a` answers 0.
@@ -28,8 +28,8 @@ pub enum Boolean<L = ClassSet> {
 }
 
 impl<L> Boolean<L> {
-    /// Returns true if `operand` is part of this expression. Appends to `before` the operands that
-    /// precede it in chains.
+    /// Returns true if this expression contains `operand`. Then also appends to `before` the
+    /// operands that precede it in chains.
     pub(crate) fn collect_operands_before(
         &self,
         operand: NodeId,
@@ -57,9 +57,10 @@ impl<L> Boolean<L> {
         }
     }
 
-    /// Propagates a value through the operands: `at` maps the value at the input of an operand to
-    /// the value at its output. Returns the value at the output of the expression: for a filter or
-    /// a chain, the value after the (last) operand; for any other expression, the input value.
+    /// Computes a value along the paths of blocks through the expression. `input` is the value
+    /// where blocks enter, and `at` maps the value before an operand to the value after it. Returns
+    /// the value where blocks leave: for a filter or a chain, the value after the last operand; for
+    /// any other expression, `input`.
     pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),
@@ -82,8 +83,8 @@ impl<L> Boolean<L> {
 }
 
 impl Graph {
-    /// Returns true if an edge explicitly selects classes within `bounds`: by its own label or, if
-    /// it enters a section, by the label of an operand.
+    /// Returns true if a label explicitly selects classes within `bounds`: the label of the edge
+    /// or, if the edge enters a section, the label of an operand.
     #[must_use]
     pub fn names_any(&self, edge: &Edge, bounds: ValueRange) -> bool {
         let by_operand = match &self.node(edge.to).step {
@@ -93,10 +94,10 @@ impl Graph {
         by_operand || edge.classes.names_any(bounds)
     }
 
-    /// Returns `body`, the expression of a section, without classes that never arrive at its
-    /// operands. Some filters emit certain classes only on arcs that name these classes. If no
-    /// incoming arc of the section names them, they are removed from the operands' arcs that do not
-    /// name them either.
+    /// Returns the expression `body` of a section, without classes that never arrive there. Some
+    /// filters emit certain classes only if an arc names them. If no incoming arc of the section
+    /// names these classes, they are removed from the operands' arcs. Arcs that name them stay
+    /// unchanged.
     #[must_use]
     pub fn body_without_unrequested_classes(&self, section: NodeId, body: &Boolean) -> Boolean {
         let made = |edge: &Edge| {
@@ -116,8 +117,8 @@ impl Graph {
 }
 
 impl Boolean {
-    /// Returns true if the label of any operand that blocks enter first explicitly selects classes
-    /// within `bounds`.
+    /// Returns true if a label at the entry of the expression explicitly selects classes within
+    /// `bounds`. The entry consists of the arcs to the operands that blocks enter first.
     pub(crate) fn names_any(&self, bounds: ValueRange) -> bool {
         match self {
             Self::Filter(_) => false,
@@ -127,7 +128,8 @@ impl Boolean {
         }
     }
 
-    /// Appends the classes of each arc at which blocks enter the expression.
+    /// Appends the classes of each arc at the entry of the expression, that is, each arc to an
+    /// operand that blocks enter first.
     pub(crate) fn collect_entry_classes(&self, all: &mut Vec<ClassSet>) {
         match self {
             Self::Filter(_) => {}
@@ -142,9 +144,9 @@ impl Boolean {
         }
     }
 
-    /// Removes the classes within `made` from each arc at which blocks enter the expression, unless
-    /// the label of that arc, or of an arc inside the operand behind it, explicitly selects a class
-    /// within `made`. Returns the resulting expression.
+    /// Returns the expression without the classes within `made` on the arcs at its entry, that is,
+    /// on the arcs to the operands that blocks enter first. An arc stays unchanged if its label, or
+    /// a label inside the operand after it, explicitly selects a class within `made`.
     pub(crate) fn without_unnamed(&self, made: ValueRange) -> Self {
         let links = |links: &[Link]| -> Vec<Link> {
             links.iter().map(|link| link.without_unnamed(made)).collect()
@@ -181,11 +183,12 @@ impl Boolean {
     }
 }
 
-/// An operand of a section, with the classes for which the operand is evaluated.
+/// An operand of a section, and the classes of the blocks for which it is evaluated. For blocks of
+/// other classes, the operand answers 0.
 ///
-/// In a chain, they are classes that the previous operand returns. In `Any` and `All`, they are
-/// classes of the block that enters the section (all classes if there is no label); for other
-/// classes, the operand answers 0.
+/// The classes refer to the answer of the previous operand in a chain. In [`Boolean::Any`] and
+/// [`Boolean::All`], they refer to the class with which a block enters the section; an arc without
+/// a label selects all classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link<L = ClassSet> {
     /// The classes for which the operand is evaluated.

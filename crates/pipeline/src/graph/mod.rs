@@ -51,9 +51,9 @@ pub struct Graph {
     pub joins: Vec<Join>,
     /// The checked options of the request, without defaults.
     pub options: Arguments,
-    /// True if the nodes are planned as one connected component regardless of the edges, so that
-    /// they share threads. A running path stays one component even if a change disconnects its
-    /// sources from each other.
+    /// True if all nodes are planned as one connected component, so that they share threads, even
+    /// if no edges connect them. A running path stays one component even if a change disconnects
+    /// its sources from each other.
     pub one_component: bool,
 }
 
@@ -105,10 +105,11 @@ pub struct Use {
     pub endpoint: &'static EndpointFacts,
     /// The checked arguments, including defaults.
     pub arguments: Arguments,
-    /// The space to which the node is pinned, by the request or by the program that plans the
-    /// request; `None` if the node is not pinned.
+    /// The space in which the node must run, or `None` if the planner may choose. Set by the
+    /// request, or by the program that plans it.
     pub pin: Option<String>,
-    /// The reason for `pin` in messages; `None` if messages only state that the node is pinned.
+    /// The reason for `pin`, to be stated in messages. `None` if messages only state that the node
+    /// is pinned.
     pub pin_reason: Option<&'static str>,
     /// The mark (`--name=`), if any.
     pub mark: Option<String>,
@@ -227,18 +228,18 @@ pub struct Join {
     pub order: BlockOrder,
 }
 
-/// The order of blocks that arrive over several edges.
+/// The order in which a node receives the blocks of its incoming edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockOrder {
     /// All blocks arrive over this edge, in its order.
     Edge(EdgeId),
-    /// The order of the blocks at the forks; blocks derived from the same block are in branch
-    /// order.
+    /// Blocks arrive from several branches, in the order that they had before the branches forked.
+    /// Among the blocks derived from one block, those of an earlier branch come first.
     Split {
-        /// The nodes that send each block to all branches. Empty if the branches begin with
-        /// sources, whose blocks are ordered only by time.
+        /// The nodes at which the branches fork; each of them sends every block to all branches.
+        /// Empty if the branches begin with sources, whose blocks are ordered only by time.
         forks: Vec<NodeId>,
-        /// The orders of the branches, in text order.
+        /// For each branch, in text order, the order of the blocks within the branch.
         branches: Vec<Self>,
     },
 }

@@ -11,10 +11,11 @@ use crate::graph::{Graph, NodeId};
 /// The maximum number of nodes for which alternatives are computed.
 const ALTERNATIVE_NODES_MAX: usize = 48;
 
-/// Describes, for every node and every space, the extra cost of the best plan that runs the node in
-/// that space; `None` for the chosen space and for spaces that cannot run the node. Describes
-/// nothing if the kernel cannot load programs, or if there are more than [`ALTERNATIVE_NODES_MAX`]
-/// nodes.
+/// Describes the extra cost of running a node in a space other than the chosen one. The result is
+/// indexed by node and space. Each text compares the chosen plan with the best plan that runs this
+/// node in this space. The entry is `None` for the chosen space and for spaces that cannot run the
+/// node. All entries are `None` if the kernel cannot load programs, or if there are more than
+/// [`ALTERNATIVE_NODES_MAX`] nodes.
 pub(super) fn describe_alternatives(
     graph: &Graph,
     discovery: &Discovery,
@@ -68,8 +69,8 @@ fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> Strin
     format!("{} ns, {texts}", format_one_decimal(ns))
 }
 
-/// Stores the texts, which are indexed by node and space, in the candidates that they describe:
-/// spaces that could run a node but were not chosen.
+/// Stores the texts of [`describe_alternatives`] in the candidate spaces of each node. Only
+/// candidates that could run the node, but were not chosen, get a text.
 pub(super) fn store_candidate_texts(
     placements: &mut [Placement],
     texts: &[Vec<Option<String>>],

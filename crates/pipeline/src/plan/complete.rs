@@ -10,9 +10,11 @@ use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
 /// Adds a sink after every filter whose output is not used. Returns the graph, and the nodes whose
-/// final reports are the output of the request. There are such nodes only if a filter with a final
-/// report, such as `count`, is at an end or only `discard` follows it. They are then all filters
-/// with a final report, because those before the end would otherwise report nothing.
+/// final reports are the output of the request.
+///
+/// A final report is output only if the request ends with a filter that has one, such as `count`,
+/// or with such a filter followed by `discard`. In that case all filters with a final report are
+/// returned, because those before the end would otherwise report nothing.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut has_reporting_end = graph.ids().any(|(id, _)| reports_before_discard(&graph, id));
@@ -66,8 +68,8 @@ fn has_final_report(node: &Node) -> bool {
         && node.filter().is_some_and(|used| used.description.ends_with_report())
 }
 
-/// Returns true if the node has a final report, and all its blocks go to `discard`, so that the
-/// report is the only output.
+/// Returns true if the node's final report is its only output: the node has a final report, and all
+/// of its blocks go to `discard`.
 fn reports_before_discard(graph: &Graph, id: NodeId) -> bool {
     let name = |id: NodeId| graph.node(id).filter().map(|used| used.description.name);
     let mut targets = graph.outputs(id).map(|edge| name(edge.to)).peekable();

@@ -29,8 +29,9 @@ pub struct Costs {
     pub call: f64,
     /// The cost in ns of reading the first bytes of a block.
     pub head: f64,
-    /// The cost in ns of searching for header offsets. The first filter that needs them incurs it,
-    /// unless the cost of the input includes the search; 0 if not measured.
+    /// The cost in ns of searching a block for header offsets; 0 if not measured. Only the first
+    /// filter that needs the offsets searches for them. The search may also be included in the cost
+    /// of the filter's input.
     pub header_search: f64,
     /// The cost in ns of reading 1,024 bytes.
     pub kilobyte: f64,
@@ -46,8 +47,8 @@ pub struct Costs {
     pub tap: f64,
     /// The cost in ns of calling a twin, per block.
     pub twin: f64,
-    /// The cost in ns of searching for header offsets in a kernel program, incurred as for
-    /// [`Costs::header_search`]; 0 if not measured.
+    /// The cost in ns of searching a block for header offsets in a kernel program, like
+    /// [`Costs::header_search`] in a thread; 0 if not measured.
     pub twin_header_search: f64,
     /// The cost in ns of storing a record of a block, and a pointer to the record, in a kernel
     /// program.
@@ -158,10 +159,10 @@ impl Costs {
         self.ring + self.wake / 32.0
     }
 
-    /// Returns the cost of handing a block of 1,024 bytes from the kernel to a process, in ns:
-    /// storing its record, fetching the record, copying the bytes, and 1/128 of a notification
-    /// (about 128 blocks per notification at 250,000 blocks per second, because the rate of
-    /// notifications is limited).
+    /// Returns the cost of handing a block of 1,024 bytes from the kernel to a process, in ns. It
+    /// consists of storing a record of the block, fetching the record, copying the bytes, and 1/128
+    /// of a notification. The rate of notifications is limited, which results in about 128 blocks
+    /// per notification at 250,000 blocks per second.
     #[must_use]
     pub fn kernel_exit_cost(&self) -> f64 {
         self.record + self.fetch + self.copy + self.notification / 128.0
@@ -218,9 +219,9 @@ impl Costs {
         Some(known.block + known.byte * REFERENCE_BLOCK_SIZE)
     }
 
-    /// Returns the cost of a block in a thread, in ns: the measured cost, or else an estimate based
-    /// on how much of the block the filter reads and writes. The cost of receiving frames is not
-    /// included.
+    /// Returns the cost of a block in a node that runs in a thread, in ns. It is the measured cost
+    /// or, if there is none, an estimate based on how much of the block the filter reads and
+    /// writes. The cost of receiving frames is not included.
     pub(super) fn thread_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
         if let Some(ns) = self.measured_cost(graph, id, false) {
@@ -339,9 +340,9 @@ fn estimated_share(graph: &Graph, edge: &Edge) -> f64 {
     every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
-/// Returns true if only measurements can determine the fraction of a filter's blocks that take the
-/// edge. This holds for an edge of a filter other than a source, unless it is a back edge, passes
-/// all classes, or has an estimate by the filter.
+/// Returns true if the planner cannot know, without a measurement, which fraction of a filter's
+/// blocks takes an edge. Sources, back edges and edges that pass all classes need no measurement.
+/// The same holds for filters that estimate the fraction themselves.
 pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
     let decides = graph.node(edge.from).filter().is_some() && !source;
@@ -353,8 +354,8 @@ fn parse_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// Returns, for every node and every edge, the fraction of all input that arrives there, at most
-/// 1.0.
+/// Returns, for every node and every edge, the expected fraction of all input blocks that arrives
+/// there, at most 1.0.
 pub(super) fn compute_input_shares(
     graph: &Graph,
     order: &[NodeId],

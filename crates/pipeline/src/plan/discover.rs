@@ -21,13 +21,15 @@ pub(super) struct Discovery {
     /// For each node and each space, the cost of a block in ns, or the reason why the space refuses
     /// the node.
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
-    /// The fraction of all input that arrives at each node, and the fraction on each edge.
+    /// The expected fraction of all input blocks that arrives at each node, and that passes each
+    /// edge.
     pub(super) flows: (Vec<f64>, Vec<f64>),
     /// For each node, the number that identifies its connected component.
     pub(super) components: Vec<usize>,
-    /// For each node, true if a source took the arriving frames from the host.
+    /// For each node, true if the frames that arrive there were taken from the host, which then
+    /// does not receive them.
     pub(super) taken_from_host: Vec<bool>,
-    /// For each node, true if its filter reads header offsets, which must then be searched.
+    /// For each node, true if its filter reads header offsets, for which some node must search.
     pub(super) needs_headers: Vec<bool>,
 }
 
@@ -97,8 +99,9 @@ fn needs_headers(node: &Node) -> bool {
     node.filter().is_some_and(|used| matches!(used.effect().reads, ReadDepth::Head(_)))
 }
 
-/// Returns the maximum number of threads of a component: one, two if a sink writes files, or more
-/// if pins require more; plus one for each process on the path with the most processes.
+/// Returns the maximum number of threads that a plan may use for a component. The number begins
+/// with one thread, two if a sink writes files, or more if pins require more. One thread is added
+/// for each process on the path that has the most processes.
 fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
     let here = || graph.ids().filter(|(id, _)| components[id.0] == component);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
@@ -249,9 +252,10 @@ fn space_verdict(
     }
 }
 
-/// Returns the cost of a block in a thread, in ns. For a source at an interface, it includes the
-/// costs of the socket's filter and of receiving the frames that pass this filter, unless the
-/// kernel cannot load programs.
+/// Returns the cost of a block in a node that runs in a thread, in ns. For a source at an
+/// interface, the cost includes that of the socket's filter, and of receiving the frames that pass
+/// this filter. Both are omitted if the kernel cannot load programs, because they are then the same
+/// in every plan.
 fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();

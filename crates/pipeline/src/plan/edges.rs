@@ -11,9 +11,9 @@ use filter::{Form, Forms};
 
 /// The default maximum time in ns before the reader of a block is notified. [Th §5.2.2]
 const SIGNAL_NS_MAX: u64 = 1_000_000;
-/// The size, in bytes, that is assumed for a frame or for the contents of a frame.
+/// The assumed size, in bytes, of a block that is a frame or the contents of a frame.
 const FRAME_BYTES: usize = 2048;
-/// The assumed size, in bytes, of any other block.
+/// The assumed size, in bytes, of a block that is neither a frame nor the contents of a frame.
 const ASSUMED_BLOCK_BYTES: usize = 16 << 10;
 /// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes occupies a quarter of
 /// the second-level cache of most machines. A larger ring has no benefit (decision 0093).
@@ -112,8 +112,8 @@ fn kernel_output_ring(signals: &SignalDefaults) -> RingPlan {
     RingPlan { signal_blocks, signal_blocks_max, blocks_because, ns_because, ..defaults }
 }
 
-/// The default notification frequency of rings, and the reasons for it. A latency bound overrides
-/// the default (`plan::latency`). [Th §5.2.2]
+/// The defaults that decide when the reader of a ring is notified, and the reasons for them. A
+/// latency bound overrides them (`plan::latency`). [Th §5.2.2]
 struct SignalDefaults {
     requested: Option<u64>,
     /// True if T_b (blocks per notification) adapts to the rate because the request sets neither
@@ -122,13 +122,13 @@ struct SignalDefaults {
     ns: u64,
     ns_because: String,
     entries: usize,
-    /// The number of bytes that may be written before the reader runs: half of the second-level
-    /// cache, so that the blocks are in the cache together with the reader's own data.
+    /// The number of bytes that may be written before the reader is notified: half of the
+    /// second-level cache. The blocks are then in the cache together with the reader's own data.
     cache: usize,
 }
 
 impl SignalDefaults {
-    /// Returns the notification frequency for `rings` rings with `entries` entries each.
+    /// Returns the defaults for a plan with `rings` rings of `entries` entries each.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
         let ns = SIGNAL_NS_MAX / rings as u64;
@@ -141,9 +141,10 @@ impl SignalDefaults {
         Self { requested, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns three values: T_b (blocks per notification), the maximum that an adaptive T_b may
-    /// reach, and the reason for the maximum or, if T_b does not adapt, for T_b. `frames` is true
-    /// if the ring carries frames, whose assumed size differs from the size of other blocks.
+    /// Returns the number of blocks per notification (T_b), the maximum to which T_b may adapt, and
+    /// a reason. The reason is that for the maximum or, if T_b does not adapt, that for T_b.
+    /// `frames` is true if the ring carries frames, whose assumed size differs from the size of
+    /// other blocks.
     fn signal_blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {
@@ -157,9 +158,10 @@ impl SignalDefaults {
         }
     }
 
-    /// Returns T_b, the number of blocks per notification, and the reason for it: the requested or
-    /// default number of blocks, bounded by half the ring and by the number of blocks that fit into
-    /// the data cache, rounded down to a power of two. `frames` is true if the blocks are frames.
+    /// Returns the number of blocks per notification (T_b), and the reason for it. T_b is the
+    /// requested or default number, but at most half of the ring, and at most the number of blocks
+    /// that fit into the data cache. It is rounded down to a power of two. `frames` is true if the
+    /// blocks are frames.
     fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
         let requested = self
             .requested

@@ -90,8 +90,8 @@ fn first_thread(spaces: &[PlannedSpace], component: usize) -> Option<usize> {
     spaces.iter().position(|space| space.component == component && space.name == FIRST_THREAD)
 }
 
-/// Returns the reason why a space that could run a node was not chosen, or `None` for the chosen
-/// space and for a space that cannot run the node.
+/// Returns the reason why a space that could run a node was not chosen. Returns `None` for the
+/// chosen space, and for a space that cannot run the node.
 fn rejection_reason(
     candidate: &Candidate,
     graph: &Graph,

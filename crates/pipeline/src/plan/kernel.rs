@@ -52,8 +52,8 @@ pub(super) fn refusal_reason(
     Some(if first == id { why } else { upstream_failure_reason(graph, first) })
 }
 
-/// Returns the reason why no process can read a source whose frames only kernel programs receive;
-/// `None` for other nodes.
+/// Returns the reason why a source must be in the kernel: only kernel programs receive its frames.
+/// Returns `None` for any other node.
 pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     let attach = attachment(node).ok()?;
     if attach.only_matching_flows {
@@ -67,9 +67,9 @@ pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     )
 }
 
-/// Returns the reason why a process is better than the kernel at reading a source that takes frames
-/// from the host: no successor can run in the kernel, so a program would only add a hop. Returns
-/// `None` if a successor can run in the kernel.
+/// Returns the reason to read a source that takes frames from the host in a process, although the
+/// kernel could read it: no successor can run in the kernel, so a program would only add a hop.
+/// Returns `None` if a successor can run in the kernel.
 fn process_preference(
     graph: &Graph,
     id: NodeId,
@@ -177,9 +177,9 @@ fn upstream_failure_reason(graph: &Graph, id: NodeId) -> String {
     format!("after `{}`, which cannot run there", graph.node(id).name())
 }
 
-/// Returns true if the twin of a node changes or consumes the frame, so that no other branch can
-/// receive the original frame. If `takes` is true, a program that sends the frame consumes it too;
-/// otherwise it sends a copy.
+/// Returns true if a node changes or consumes the frame in the kernel, so that no other branch can
+/// receive the original. A program that takes frames from the host (`takes`) also consumes a frame
+/// that it sends; any other program sends a copy.
 fn is_exclusive(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(FilterKind::Editing);
     let of = |used: &Use| {
@@ -188,7 +188,7 @@ fn is_exclusive(node: &Node, takes: bool) -> bool {
     changes || node.filter().is_some_and(of)
 }
 
-/// Rejects a sink if a program at this attachment cannot send the sink's frames.
+/// Rejects a sink whose frames cannot be sent by a kernel program at the attachment point `attach`.
 fn check_program_sink(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
     if attach.own_sockets {
@@ -201,8 +201,8 @@ fn check_program_sink(node: &Node, attach: &Attach) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if no other node receives a node's blocks: no other branch upstream selects them,
-/// and no other source has the same attachment.
+/// Returns true if the node `at` is the only one that receives its blocks: no other branch on the
+/// `route` from the source selects them, and no other source has the same attachment.
 fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> bool {
     let steps = route.iter().zip(route.iter().skip(1));
     let mut steps = steps.take_while(|(before, _)| **before != at);

@@ -64,8 +64,9 @@ fn latency_share_reason(parts: u64) -> String {
     }
 }
 
-/// For each node, the number of delays on the longest path that leads to it, and on the longest
-/// path that leaves it. Both numbers include the delays of the node itself.
+/// The number of delays on the longest paths through each node. A delay is a place where a block
+/// may wait, such as a ring. `to` counts the delays up to the node, and `from` those after it; both
+/// include the delays of the node itself.
 struct LongestPaths {
     to: Vec<u64>,
     from: Vec<u64>,
@@ -93,19 +94,22 @@ impl LongestPaths {
         longest
     }
 
-    /// Returns the number of delays on the longest path that includes this edge.
+    /// Returns the number of delays (rings and other places where a block may wait) on the longest
+    /// path that includes this edge.
     fn max_delay_count_over_edge(&self, plan: &Plan, edge: usize) -> u64 {
         let ends = &plan.graph.edges[edge];
         self.to[ends.from.0] + edge_delay_count(plan, edge) + self.from[ends.to.0]
     }
 
-    /// Returns the number of delays on the longest path that begins at this source, at least 1.
+    /// Returns the number of delays (rings and other places where a block may wait) on the longest
+    /// path from this source, at least 1.
     fn max_delay_count_from(&self, node: NodeId) -> u64 {
         self.from[node.0].max(1)
     }
 }
 
-/// Returns the number of packet socket rings that a node reads: 0 or 1.
+/// Returns the number of delays in a node: 1 if the node is a source that reads the ring of a
+/// packet socket, otherwise 0.
 fn node_delay_count(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
@@ -115,13 +119,15 @@ fn node_delay_count(plan: &Plan, node: NodeId) -> u64 {
     u64::from(takes && !in_kernel)
 }
 
-/// Returns the number of delays on an edge: rings, doorbells, and rings to and from replicas.
+/// Returns the number of delays on an edge: the rings in which a block may wait, including rings to
+/// and from replicas, and the doorbell of a kernel program.
 fn edge_delay_count(plan: &Plan, edge: usize) -> u64 {
     let replicas = plan.replicas.iter().map(|replicas| replica_delay_count(plan, replicas, edge));
     edge_delay_count_without_replicas(plan, edge) + replicas.sum::<u64>()
 }
 
-/// Returns the number of rings and doorbells of an edge, excluding rings to and from replicas.
+/// Returns the number of delays on an edge, like [`edge_delay_count`], but without rings to and
+/// from replicas.
 fn edge_delay_count_without_replicas(plan: &Plan, edge: usize) -> u64 {
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     // Frames taken from the host are in the memory of the process, which is woken immediately.
@@ -133,7 +139,8 @@ fn edge_delay_count_without_replicas(plan: &Plan, edge: usize) -> u64 {
     }
 }
 
-/// Returns the number of replica rings that the edge enters or leaves.
+/// Returns the number of rings to or from these replicas on an edge: 1 if the edge enters or leaves
+/// the replicated chain, otherwise 0.
 fn replica_delay_count(plan: &Plan, replicas: &ReplicaChain, edge: usize) -> u64 {
     let edge = &plan.graph.edges[edge];
     let inside = |node| replicas.nodes.contains(&node);

@@ -8,7 +8,8 @@ use super::processors::Processors;
 pub struct Machine {
     /// The number of processors of the machine.
     pub processors: usize,
-    /// The processors on which a path may run, and the group of them that shares a cache.
+    /// The processors on which a path may run, and which of them share a cache with the one on
+    /// which the path starts.
     pub near: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,

@@ -29,7 +29,8 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// The kernel refusals that led to this plan.
     pub refusals: Vec<KernelRefusal>,
-    /// The fraction of all input that is expected at each node, and on each edge; 1.0 if unknown.
+    /// The expected fraction of all input blocks that arrives at each node, and that passes each
+    /// edge; 1.0 if unknown.
     pub flows: (Vec<f64>, Vec<f64>),
     /// The chains of filters that have replicas.
     pub replicas: Vec<ReplicaChain>,
@@ -73,8 +74,8 @@ impl Plan {
         self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
     }
 
-    /// Returns the replicas that an edge enters or leaves, with true if it enters them; `None` for
-    /// other edges.
+    /// Returns the replicated chain that an edge enters or leaves, and true if the edge enters it.
+    /// Returns `None` if the edge does neither.
     #[must_use]
     pub fn replicas_at_border(&self, edge: &Edge) -> Option<(&ReplicaChain, bool)> {
         let chain = |near: NodeId, far: NodeId| {
@@ -122,15 +123,15 @@ pub struct Placement {
     /// The index of the space that writes the node's input. It equals `space`, except for a
     /// process, whose input the last thread upstream writes.
     pub input_space: usize,
-    /// The index of the space that reads the node's output: its own, except for a process (the next
-    /// thread) and for the kernel (the first thread of the component, which reads the rings). The
-    /// first thread also runs the user implementations of filters in the kernel, for blocks that
-    /// their twins could not decide.
+    /// The index of the space that reads the node's output. It is the node's own space, with two
+    /// exceptions. The output of a process is read by the next thread. The output of the kernel is
+    /// read by the first thread of the component, which also runs the user implementations of the
+    /// kernel's filters, for blocks that their twins could not decide.
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,
-    /// True if the placement merely follows from the placement of a node upstream, which `because`
-    /// names: the node runs in the same space, or in a later one.
+    /// True if the placement merely follows from that of a node upstream, which `because` names.
+    /// The node then runs in the same space as that node, or in a later one.
     pub by_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
@@ -149,8 +150,8 @@ pub struct Candidate {
     pub space: String,
     /// The cost of a block in ns, or the reason why the space cannot run the node.
     pub verdict: Result<f64, String>,
-    /// The disadvantage of a possible space that was not chosen, or `None` for the chosen space and
-    /// for a space that cannot run the node.
+    /// The disadvantage of this space compared with the chosen one. `None` for the chosen space,
+    /// and for a space that cannot run the node.
     pub lost: Option<String>,
 }
 
@@ -161,10 +162,10 @@ pub enum PlannedEdge {
     Call,
     /// A bounded work list, for a back edge.
     Back,
-    /// A ring between two threads. If the edge leads from the kernel to a thread other than the
-    /// first, the first thread forwards the blocks over this ring.
+    /// A ring between two threads. An edge from the kernel to a thread other than the first uses
+    /// such a ring too: the first thread reads the blocks and forwards them over the ring.
     Ring(RingPlan),
-    /// A ring from the kernel to the first thread, which reads the program's rings.
+    /// A ring from a kernel program to the first thread, which reads the rings of all programs.
     Kernel(RingPlan),
     /// The standard input or output of a process.
     Pipe,
@@ -222,7 +223,8 @@ impl std::error::Error for Unplaceable {}
 pub struct ReplicaChain {
     /// The filters, in stream order.
     pub nodes: Vec<NodeId>,
-    /// The index of each replica's space. The thread of the first replica dispatches the blocks.
+    /// The index of the space of each replica. The thread of the first replica also distributes the
+    /// blocks.
     pub spaces: Vec<usize>,
     /// The index of the space that merges the outputs.
     pub join: usize,

@@ -20,18 +20,19 @@ pub struct Program {
     pub steps: Vec<ProgramStep>,
     /// The edges that leave the program; an edge's index in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for outgoing frames and the pointers to them. Frames that a twin cannot decide
-    /// also leave the kernel through this memory.
+    /// The memory through which frames, and pointers to them, leave the kernel. It also carries
+    /// frames that a twin could not decide.
     pub ring: KernelRing,
 }
 
-/// A filter in a program. Equal filters with the same input are one step.
+/// A filter that a kernel program runs. It executes all nodes that have equal filters and the same
+/// input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramStep {
     /// The nodes of the graph that the step executes.
     pub nodes: Vec<NodeId>,
-    /// The index, in [`Program::steps`], of the step that provides the input; `None` if the input
-    /// is the frames as received.
+    /// The index, in [`Program::steps`], of the step whose output this step processes. `None` if
+    /// this step processes the frames as received.
     pub from: Option<usize>,
     /// The classes of the input blocks that enter this step.
     pub classes: ClassSet,
@@ -49,8 +50,8 @@ pub struct ExitEdge {
     pub classes: ClassSet,
 }
 
-/// The sizes of a program's rings and the frequency of its doorbell. Each processor has its own set
-/// of rings.
+/// The sizes of the rings through which a kernel program outputs frames, and the times at which it
+/// notifies their reader. Each processor has its own set of rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRing {
     /// The number of pointers in the ring of each edge.
@@ -59,9 +60,9 @@ pub struct KernelRing {
     pub bytes: u32,
     /// The maximum size of a frame in bytes.
     pub record_max: u32,
-    /// The number of blocks per notification of the reader (T_b). A notification may be delayed by
-    /// `apart_ns`. At 0 the program sends no notifications, and takes frames from the host only
-    /// while the reader is awake.
+    /// The number of blocks after which the program notifies the reader (T_b). A notification may
+    /// be delayed by `apart_ns`. If the number is 0, the program sends no notifications, and takes
+    /// frames from the host only while the reader is awake.
     pub signal_blocks: u32,
     /// The minimum time in ns between two notifications (T_min).
     pub apart_ns: u64,
@@ -115,9 +116,9 @@ pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
 }
 
 impl Program {
-    /// Adds the successors of node `id` recursively. Successors for which `inside` returns true
-    /// become steps of the program; edges to other successors become exits of the program. `from`
-    /// is the index of the step of `id`, or `None` for a source.
+    /// Adds everything that follows node `id` to the program, recursively. A successor for which
+    /// `inside` returns true becomes a step of the program; an edge to any other successor becomes
+    /// an exit. `from` is the index of the step of `id`, or `None` for a source.
     fn add_successors(
         &mut self,
         graph: &Graph,
@@ -136,9 +137,9 @@ impl Program {
         }
     }
 
-    /// Returns the index of the step that executes node `id`: an existing step with an equal
-    /// filter, the same input and the same classes, or a new step. The step of a sink that sends
-    /// frames is always new.
+    /// Returns the index of the step that executes node `id`. Uses an existing step with an equal
+    /// filter, the same input and the same classes, or adds one. Always adds a step for a sink that
+    /// sends frames.
     fn find_or_add_step(
         &mut self,
         graph: &Graph,

@@ -9,15 +9,16 @@
 use crate::graph::{Graph, NodeId, Step};
 use filter::FilterKind;
 
-/// A source that can filter in the kernel, with the filter that it evaluates there.
+/// A source that can filter in the kernel, and the filter that it evaluates there before frames
+/// reach the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushdown {
     /// The source, which can filter in the kernel.
     pub source: NodeId,
     /// The filter that the source evaluates in the kernel, or the reason why it evaluates none.
     pub filter: Result<NodeId, String>,
-    /// A description of the frames that pass unfiltered, or `None` if the kernel filters all
-    /// frames.
+    /// A description of the frames that the kernel passes without evaluating the filter; `None` if
+    /// there are none.
     pub except: Option<&'static str>,
 }
 
@@ -71,8 +72,9 @@ fn only_successor(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
     }
 }
 
-/// Checks that a filter can be evaluated ahead, and returns a description of the frames that pass
-/// unfiltered. Fails with the reason.
+/// Checks that a source can evaluate this filter in the kernel, before frames reach the process.
+/// Returns a description of the frames that then pass unfiltered. Fails with the reason if the
+/// source cannot evaluate the filter.
 fn check_pushable(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
     let node = graph.node(id);
     let Some(used) = node.filter() else {

@@ -3,14 +3,14 @@
 /// The default number of blocks per wakeup of the reader. [Th §5.2.2]
 pub(super) const DEFAULT_SIGNAL_BLOCKS: usize = 32;
 
-/// The default T_t, the maximum time in ns until the reader is woken, on an edge out of the kernel.
-/// It equals the time that frames wait in the ring of a packet socket. On a virtual machine, a
-/// wakeup costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would
-/// spend more on wakeups than a kernel program saves.
+/// The default maximum time in ns until the reader of an edge out of the kernel is woken (T_t). It
+/// equals the time that frames wait in the ring of a packet socket. On a virtual machine, a wakeup
+/// costs the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would spend more
+/// on wakeups than a kernel program saves.
 const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 
-/// The number of pointers per processor for an edge out of the kernel: one for every 2 KB of the
-/// record buffer (8 MB).
+/// The number of pointers in the ring of an edge out of the kernel, per processor: one for every 2
+/// KB of the record buffer (8 MB).
 const KERNEL_RING_ENTRIES: usize = 4096;
 
 /// The size of a pointer from a kernel program, in bytes.
@@ -29,8 +29,8 @@ pub struct RingPlan {
     pub stride: usize,
     /// The number of blocks per wakeup of the reader (T_b).
     pub signal_blocks: usize,
-    /// The maximum of T_b, which grows while blocks arrive at a high rate; equal to `signal_blocks`
-    /// if T_b is fixed.
+    /// The maximum number of blocks per wakeup (T_b), to which T_b grows while blocks arrive at a
+    /// high rate. Equal to `signal_blocks` if T_b is fixed.
     pub signal_blocks_max: usize,
     /// The maximum time in ns until the reader is woken (T_t). A writer that is about to sleep
     /// always wakes the reader first.
@@ -56,7 +56,8 @@ impl RingPlan {
         }
     }
 
-    /// Formats the reasons for T_b and T_t.
+    /// Formats the reasons for the two wakeup thresholds of the ring: its number of blocks (T_b)
+    /// and its time (T_t).
     #[must_use]
     pub fn reasons_text(&self) -> String {
         format!("{}, {}", self.blocks_because, self.ns_because)

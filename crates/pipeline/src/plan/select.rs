@@ -15,8 +15,8 @@ use super::machine::Machine;
 use super::model::{PlacementChoice, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
-/// The number of partial placements after which branch and bound stops if it has found a placement;
-/// the limit is four times as high if it has found none.
+/// The number of partial placements after which the branch-and-bound search stops if it has found a
+/// placement. The limit is four times as high if it has found none.
 const SEARCH_STEPS_MAX: u64 = 200_000;
 
 /// A placement of all nodes, and the result of the search that found it.
@@ -39,17 +39,19 @@ struct PlacementSearch<'s> {
     leaving: f64,
     /// The cost, in ns, of an edge over which frames taken from the host leave the kernel.
     redirect: f64,
-    /// The cost of finding header offsets, in ns: in a kernel program, and elsewhere.
+    /// The cost in ns of searching a block for header offsets: in a kernel program, and in a thread
+    /// or process.
     header_search: (f64, f64),
     policy: Policy,
     /// The nodes in the order of placement, from the sources to the sinks.
     order: Vec<NodeId>,
-    /// For each position in `order`, the minimal total cost of the nodes from that position to the
-    /// end.
+    /// For each position in `order`, the sum of the minimal costs of the nodes from that position
+    /// to the end: a lower bound of the cost of placing them.
     minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
-    /// The largest number of nodes in any partial placement so far.
+    /// The largest number of nodes that the search has placed at a time. The node at this position
+    /// in `order` is the one that no space could run, if the search fails.
     most_placed: usize,
 }
 
@@ -59,7 +61,7 @@ struct Assignment {
     spaces: Vec<usize>,
     input_spaces: Vec<usize>,
     output_spaces: Vec<usize>,
-    /// For each node, true if the header offsets are known for its entire output.
+    /// For each node, true if the header offsets of all blocks in its output are known.
     headers_known: Vec<bool>,
 }
 
@@ -172,8 +174,8 @@ impl<'s> PlacementSearch<'s> {
         }
     }
 
-    /// Returns the legal spaces of a node, given the placements upstream. The cheapest space comes
-    /// first or, if the policy is `Deepest`, the deepest.
+    /// Returns the spaces in which a node may run, given the spaces of the nodes upstream. The
+    /// cheapest space comes first or, if the policy is `Deepest`, the deepest.
     fn legal_spaces(&self, id: NodeId, assignment: &Assignment) -> Vec<LegalSpace> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
@@ -199,11 +201,13 @@ impl<'s> PlacementSearch<'s> {
         legal_spaces
     }
 
-    /// Returns the thread that writes a process's input and the thread that reads its output:
-    /// `last`, the last space upstream, and the thread after it. If `last` is the kernel, the first
-    /// thread takes its place, because it reads the kernel's output. Returns the same thread twice
-    /// if the process has no output (`has_output` is false) or no input (`last` is `None`). Returns
-    /// `None` if there is no next thread.
+    /// Returns the thread that writes a process's input, and the thread that reads its output.
+    /// `last` is the last space upstream. That space writes the input, or the first thread does if
+    /// `last` is the kernel, whose output the first thread reads. The thread after the writing one
+    /// reads the output.
+    ///
+    /// Returns one thread twice if the process has no output (`has_output` is false) or no input
+    /// (`last` is `None`). Returns `None` if there is no thread to read the output.
     fn adjacent_threads(
         &self,
         process: usize,
@@ -231,10 +235,10 @@ impl<'s> PlacementSearch<'s> {
         self.graph.outputs(id).next().is_some()
     }
 
-    /// Returns the cost of finding headers in a node's input, and true if the headers are known
-    /// downstream. The cost is 0 if a node upstream has found them. Header offsets found by a
-    /// kernel program do not leave the kernel. Therefore the cost of an edge out of the kernel
-    /// includes a new search, except for frames redirected to a socket.
+    /// Returns the cost of searching a node's input for header offsets, and true if the offsets are
+    /// known downstream of the node. The cost is 0 if a node upstream has found them. Header
+    /// offsets found by a kernel program do not leave the kernel. Therefore the cost of an edge out
+    /// of the kernel includes a new search, except for frames redirected to a socket.
     fn header_cost(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> (f64, bool) {
         let inside = |space: usize| self.discovery.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(input_space);
@@ -277,16 +281,16 @@ impl<'s> PlacementSearch<'s> {
     }
 }
 
-/// Returns the minimal cost of a node, multiplied by the fraction of blocks that reach it; infinity
-/// if no space can run it.
+/// Returns the cost of a node in its cheapest space, multiplied by the fraction of blocks that
+/// reach the node. Returns infinity if no space can run the node.
 fn minimal_node_cost(discovery: &Discovery, id: NodeId) -> f64 {
     let costs = discovery.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
     let minimal = costs.copied().fold(f64::INFINITY, f64::min);
     if minimal.is_finite() { minimal * discovery.flows.0[id.0] } else { minimal }
 }
 
-/// A space in which a node may run, the cost per block there, and the spaces that write the node's
-/// input and read its output.
+/// A space that can run a node, given the spaces of the nodes upstream. Contains the cost per block
+/// there, and the spaces that write the node's input and read its output.
 struct LegalSpace {
     space: usize,
     own: f64,

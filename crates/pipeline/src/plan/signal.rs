@@ -1,5 +1,6 @@
-//! `--signal`: the notification thresholds T_b and T_t of all rings, or of the rings that one node
-//! reads. [Th §5.2.2]
+//! `--signal`: the thresholds at which the reader of a ring is notified, for all rings or for the
+//! rings that one node reads. The thresholds are a number of blocks (T_b) and a time (T_t). [Th
+//! §5.2.2]
 //!
 //! `--signal=8` sets T_b of every ring between spaces, `--signal=dport:64:200us` sets T_b and T_t
 //! of the rings to `dport`, and `--signal=dport:200us` sets only T_t. Later items in the list
@@ -14,7 +15,7 @@ use filter::{Parameter, ParameterType, Value};
 /// The name of the option for notification thresholds, without its dashes.
 pub(crate) const SIGNAL_OPTION: &str = "signal";
 
-/// Maximum value of T_b in the option.
+/// Maximum number of blocks per notification (T_b) that the option `--signal` accepts.
 const SIGNAL_BLOCKS_MAX: usize = 65_536;
 
 const TIME_PARAMETER: Parameter = Parameter::required("time", ParameterType::Duration, "");
@@ -40,7 +41,8 @@ pub(crate) fn check_option(text: &str, graph: &Graph) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if a node's unique name is `name`, or is `name` followed by a mark or a number.
+/// Returns true if `name` denotes the node with the unique name `unique`: both are equal, or
+/// `unique` is `name` followed by a mark or a number.
 pub(super) fn is_named(unique: &str, name: &str) -> bool {
     unique == name || unique.split_once('#').is_some_and(|(plain, _)| plain == name)
 }
@@ -110,8 +112,8 @@ fn set_ring_thresholds(ring: &mut RingPlan, signal: &SignalItem<'_>) {
     }
 }
 
-/// Returns the node names in the option that match no node with a ring from another space. Their
-/// items have no effect.
+/// Returns those node names in the option `--signal` that have no effect, because no node with the
+/// name reads a ring from another space.
 pub(crate) fn nodes_without_ring(plan: &Plan) -> Vec<String> {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION) else { return Vec::new() };
     let names = unique_names(&plan.graph);

@@ -19,7 +19,7 @@ use crate::format::format_short_duration;
 use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
-/// Minimum gain in throughput, as a factor, for moving a stage.
+/// Minimum gain in throughput, as a factor, for which a stage moves to another thread.
 const STAGE_MOVE_GAIN_MIN: f64 = 1.02;
 /// Assumed number of blocks per wakeup of a reader. [Th §5.2.2]
 const BLOCKS_PER_WAKEUP: f64 = 32.0;
@@ -29,33 +29,34 @@ const BLOCKS_PER_WAKEUP: f64 = 32.0;
 pub struct StageDivision {
     /// The nodes that leave their thread, with the names of their new threads.
     pub places: Vec<(NodeId, String)>,
-    /// The minimum time per block from a source before the division, in ns: the work of the busiest
-    /// thread, or of all threads divided by the number of processors.
+    /// The expected time per block from a source, in ns, without this division. The busiest thread
+    /// or the number of processors limits it.
     pub now_ns: f64,
-    /// The minimum time per block from a source after the division, in ns.
+    /// The expected time per block from a source, in ns, with this division.
     pub then_ns: f64,
     /// The reason for the division, as a text for the user.
     pub because: String,
 }
 
-/// The threads of a component's nodes during the search.
+/// A candidate assignment of one component's nodes to threads, for comparison with others.
 #[derive(Clone)]
 struct ThreadLayout {
-    /// The index of each node's thread in path order, or `None` for nodes of other components.
+    /// The index of each node's thread in path order; `None` for a node of another component.
     thread: Vec<Option<usize>>,
     threads: usize,
 }
 
-/// Facts about one connected component that stay constant during the search.
+/// The search for a division of one connected component into stages. Contains the facts about the
+/// component that stay constant while the search assigns nodes to threads.
 struct StageSearch<'p> {
     plan: &'p Plan,
     /// The work of every node per block from a source, in ns; 0 for nodes outside threads.
     work: Vec<f64>,
-    /// The costs of a ring entry, in ns, for the writer and for the reader.
+    /// The cost of a ring entry between two threads, in ns, for the writer and for the reader.
     crossing: (f64, f64),
     processors: usize,
     order: Vec<NodeId>,
-    /// The sinks and programs whose outputs must stay in a common order.
+    /// The sinks and programs whose outputs must keep their common order.
     outputs: Vec<NodeId>,
 }
 
@@ -140,8 +141,8 @@ impl Plan {
 }
 
 impl<'p> StageSearch<'p> {
-    /// Returns the facts about the component with number `part`, or `None` if its nodes must not
-    /// move.
+    /// Prepares the search in the component with number `part`. Returns `None` if its nodes must
+    /// stay in their threads.
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;
@@ -175,9 +176,9 @@ impl<'p> StageSearch<'p> {
         })
     }
 
-    /// Returns the current threads of the nodes. Nodes in the kernel count as nodes of the first
-    /// thread, which reads their output, and processes as nodes of the thread that writes their
-    /// input.
+    /// Returns the assignment of nodes to threads in the current plan. Nodes in the kernel are
+    /// assigned to the first thread, which reads their output, and processes to the thread that
+    /// writes their input.
     fn current_layout(&self) -> ThreadLayout {
         let mut used: Vec<usize> = Vec::new();
         let place = |id: NodeId| {
@@ -213,15 +214,16 @@ impl<'p> StageSearch<'p> {
         loads
     }
 
-    /// Returns the minimum time per block, in ns, as limited by the busiest thread and by the
-    /// number of processors.
+    /// Returns a lower bound of the time per block, in ns. `loads` contains the work of each thread
+    /// per block. The bound is the largest of these values, or their sum divided by the number of
+    /// processors, whichever is larger.
     fn block_time_bound(&self, loads: &[f64]) -> f64 {
         let all: f64 = loads.iter().sum();
         loads.iter().copied().fold(all / self.processors as f64, f64::max)
     }
 
-    /// Divides the component with at most `spare` additional threads. Returns `None` if the gain is
-    /// smaller than the cost of a crossing, or does not meet the demand.
+    /// Divides the component into stages, with up to `spare` additional threads. Returns `None` if
+    /// the gain is smaller than the cost of a crossing, or too small for `demand`.
     fn divide_component(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));
@@ -268,8 +270,8 @@ impl<'p> StageSearch<'p> {
         (!places.is_empty()).then_some(StageDivision { places, now_ns, then_ns, because })
     }
 
-    /// Returns the legal layouts that result from moving one stage of a thread to a later thread
-    /// or, if `adds` is true, to a new thread after it.
+    /// Returns the permitted layouts in which one stage of the thread `from` has moved to a later
+    /// thread. If `adds` is true, the stage may also move to a new thread right after `from`.
     fn legal_moves(
         &self,
         layout: &ThreadLayout,
@@ -292,8 +294,8 @@ impl<'p> StageSearch<'p> {
         })
     }
 
-    /// Returns a node and all nodes downstream in the same thread, or `None` if one of them cannot
-    /// move.
+    /// Returns the stage that begins with node `head`: this node and all nodes downstream in the
+    /// same thread. Returns `None` if one of them must stay in its thread.
     fn movable_stage(&self, layout: &ThreadLayout, head: NodeId) -> Option<Vec<NodeId>> {
         let graph = &self.plan.graph;
         graph.node(head).filter()?;
@@ -323,8 +325,8 @@ impl<'p> StageSearch<'p> {
         node.kind() != Some(FilterKind::Source) && !pinned && !ahead
     }
 
-    /// Returns true if blocks cross between threads in only one direction, and every join receives
-    /// its blocks in order.
+    /// Returns true if this layout is permitted: blocks cross between threads in one direction
+    /// only, and every join receives its blocks in order.
     fn is_legal(&self, layout: &ThreadLayout) -> bool {
         let graph = &self.plan.graph;
         let mut entries: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes.len()];

@@ -11,20 +11,21 @@ use filter::{Description, Form, OutputForm, StateScope};
 /// A filter at which a prefix can end, and after which requests can join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PrefixEnd {
-    /// Index of the filter among the stages after the source.
+    /// Position of the filter in the request, as an index into the stages after the source.
     pub(super) stage: usize,
     /// True if the filter outputs messages, false if it outputs streams.
     pub(super) outputs_messages: bool,
-    /// True if no filter after the first end, up to and including this filter, has arguments.
+    /// True if the filters between the first possible end of a prefix and this filter have no
+    /// arguments. Includes this filter, but not the first end.
     pub(super) is_plain: bool,
-    /// True if a label after the filter names classes that the filter produces only if a label
-    /// names them.
+    /// True if a label after the filter names an on-request class: a class that the filter produces
+    /// only if a label names it.
     pub(super) is_on_request: bool,
 }
 
-/// Finds the ends of a pipeline, from the first to the last: the filter that reassembles
-/// connections, and later filters that keep state per connection, up to the first filter that
-/// cannot be shared. Fails with the reason if there are none.
+/// Finds the filters at which a prefix of a pipeline can end, in order. They are the filter that
+/// reassembles connections, and later filters that keep state per connection, up to the first
+/// filter that cannot be shared. Fails with the reason if there are none.
 pub(super) fn find_prefix_ends(
     whole: &Pipeline,
     graph: &Graph,
@@ -74,8 +75,8 @@ fn leading_filters<'g>(
     })
 }
 
-/// Fails with the reason if a filter cannot be shared by several requests. `is_behind` is true for
-/// a filter after the filter that reassembles connections.
+/// Checks that several requests can share a filter. Fails with the reason if they cannot.
+/// `is_behind` is true for a filter after the filter that reassembles connections.
 fn check_shareable(
     term: &FilterTerm,
     used: &Use,
@@ -101,8 +102,8 @@ fn check_shareable(
     Ok(())
 }
 
-/// Returns true if a label after the filter names classes that the filter produces only if a label
-/// names them, or if the graph has no filter at the span.
+/// Returns true if a label after the filter names an on-request class: a class that the filter
+/// produces only if a label names it. Also returns true if the graph has no filter at the span.
 fn is_on_request(graph: &Graph, span: Span, filter: &Description) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
     let Some(made) = filter.classes_on_request else { return false };

@@ -50,8 +50,8 @@ pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
     endpoint_prefix(term, SHARE_SINK)
 }
 
-/// Returns the prefix that a source reads if this prefix contains a filter with this name;
-/// otherwise `None`.
+/// Returns the prefix that a source reads, if the term is such a source and the prefix contains a
+/// filter called `name`. Otherwise returns `None`.
 pub(crate) fn prefix_containing(term: &FilterTerm, name: &str) -> Option<String> {
     let prefix = endpoint_prefix(term, SHARED_SOURCE)?;
     let (request, _) = parse(&prefix);
@@ -61,7 +61,8 @@ pub(crate) fn prefix_containing(term: &FilterTerm, name: &str) -> Option<String>
     terms.any(|term| matches!(term, Term::Filter(term) if term.name.text == name)).then_some(prefix)
 }
 
-/// Returns the prefix in the arguments of an endpoint with this name, or `None` for any other term.
+/// Returns the prefix in the arguments of a term, if the term is the source or sink called
+/// `endpoint`. Returns `None` for any other term.
 pub(super) fn endpoint_prefix(term: &FilterTerm, endpoint: &str) -> Option<String> {
     let is_it = term.name.text == endpoint;
     term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())

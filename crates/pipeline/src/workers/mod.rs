@@ -142,8 +142,8 @@ fn check_source(
     }
 }
 
-/// Checks that a sink does not require order within a single file, which several writers cannot
-/// preserve. Fails with the reason.
+/// Checks that several worker processes can run a sink. They cannot if the sink writes a single
+/// file, because the processes have no common order in which to write it. Fails with the reason.
 fn check_sink_in_workers(used: &Use) -> Result<(), WorkerObstacle> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());

@@ -45,8 +45,8 @@ pub(crate) const RX: Description = Description {
     )
 };
 
-/// Returns the attachment of a program that observes the interface. Fails if the arguments name no
-/// interface.
+/// Returns the attachment of a kernel program that observes the interface in the source's
+/// arguments. Fails if the arguments name no interface.
 fn observing_attachment(arguments: &Arguments) -> Result<Attach, String> {
     let interface =
         arguments.text("interface").ok_or("a program is attached to a single interface")?;

@@ -12,8 +12,8 @@ use abi::ring::writer;
 /// The state of a reader of a ring of slots, which reads the slots in order.
 #[derive(Debug)]
 pub struct SlotWalk {
-    /// Limit of the fast path: all blocks before this position are published. Always 0 in a lossy
-    /// ring.
+    /// Position before which all blocks are known to be published. Blocks before this position take
+    /// the fast path, which skips the other checks. Always 0 in a lossy ring.
     fast_limit: u64,
     side: ReaderCursor,
     shape: SlotLayout,
@@ -30,8 +30,8 @@ pub struct CheckedSlot {
     length: usize,
 }
 
-/// Number of times that a reader of an overwriting ring tries to read a block before it reports
-/// that no block is available.
+/// Maximum number of times that a reader of an overwriting ring tries to read a block that the
+/// writer overwrites meanwhile. After that, the reader reports that no block is available.
 const READ_ATTEMPTS_MAX: usize = 8;
 
 impl SlotWalk {
@@ -53,9 +53,9 @@ impl SlotWalk {
         }
     }
 
-    /// If the next block is below the limit of the fast path and fits into `out`, copies it and
-    /// advances past it. Returns its length in bytes, or `None` if this fast path does not apply.
-    /// Equivalent to the checks of [`BlockWalk::find`] in fewer instructions.
+    /// Copies the next block into `out` and advances past it, if the block is before `fast_limit`
+    /// and fits into `out`. Returns its length in bytes; otherwise changes nothing and returns
+    /// `None`. Equivalent to the checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
     fn take_on_fast_path(&mut self, out: &mut [u8]) -> Option<usize> {
         let (position, shape) = (self.side.next, self.shape);
@@ -99,9 +99,9 @@ impl SlotWalk {
     }
 
     /// Returns the position at which a reader resumes after it was lapped at `position`: the oldest
-    /// slot that the writer will not overwrite soon. The writer need not store such a position,
-    /// because every slot begins a block. Returns `None` if the writer is overwriting all published
-    /// slots.
+    /// slot that the writer will not overwrite soon. In a ring of slots, the writer need not store
+    /// such a position, because every slot begins a block. Returns `None` if the writer is
+    /// overwriting all published slots.
     fn resume_position(&mut self, position: u64) -> Result<Option<u64>, Fault> {
         let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
         let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
@@ -241,7 +241,7 @@ impl<P> readers::RingReader<SlotWalk, P> {
 }
 
 impl ForeignSlotReader {
-    /// Returns the cursor of this reader, through which a stream reads blocks.
+    /// Returns the cursor of this reader, which a stream around the ring uses to wait for blocks.
     pub(super) const fn side(&mut self) -> &mut ReaderCursor {
         &mut self.0.side
     }
@@ -251,7 +251,7 @@ impl ForeignSlotReader {
         self.0.shape.slots as u64
     }
 
-    /// Returns the number of slots that have been passed but not released.
+    /// Returns the number of slots that this reader has passed but not yet released to the writer.
     pub(super) const fn unreleased_slots(&self) -> u64 {
         self.0.side.next - self.0.side.released_position()
     }

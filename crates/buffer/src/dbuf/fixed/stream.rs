@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Readers see
-/// written blocks after every `every` blocks (T_b) and after [`SlotOutput::flush`]. Fails if the
-/// kernel refuses memory or sockets.
+/// Creates a stream of slots. Returns the writing end, and an offer for each reader. The writer
+/// publishes blocks in groups of `every` blocks (T_b), and at each [`SlotOutput::flush`]. Fails if
+/// the kernel refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;
     let (mut doorbells, mut offers) = (Vec::new(), Vec::new());
@@ -238,7 +238,7 @@ pub struct SlotInput {
     /// True once the writer's process has exited, with or without closing the stream.
     writer_exited: bool,
     spins: u32,
-    /// Event that a test injects into a call that finds no block.
+    /// Event that a test arms, and that fires within the next call that finds no block.
     #[cfg(any(test, feature = "testing"))]
     pub late: crate::late::LateEvent,
 }

@@ -5,9 +5,10 @@ use super::{CheckedRecord, RecordWalk};
 use abi::ring::RecordHeader;
 
 impl RecordWalk {
-    /// Copies the next block into `out` and advances past it, if the block is below the limit,
-    /// follows the last block, and is exactly as long as `out`. Otherwise does nothing and returns
-    /// false. Equivalent to the checks of [`RecordWalk::find`] in fewer instructions.
+    /// Copies the next block into `out` and advances past it. Does so only if the block ends at or
+    /// before `fast_limit`, has the expected sequence number, and is exactly as long as `out`.
+    /// Otherwise does nothing and returns false. Equivalent to the checks of [`RecordWalk::find`]
+    /// in fewer instructions.
     // Inlined: saving registers for a call would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
@@ -25,12 +26,13 @@ impl RecordWalk {
         true
     }
 
-    /// Returns the next record if it is a block below the limit that follows the last block.
-    /// Returns `None` in all other cases, and always if the ring overwrites.
+    /// Returns the next record if it is a block, ends at or before `fast_limit`, and has the
+    /// expected sequence number. Returns `None` in all other cases, and always if the ring
+    /// overwrites.
     ///
-    /// Assumes that the block is as long as the last one, and verifies this assumption afterwards,
-    /// so that the address of the following record does not depend on this header, which another
-    /// processor may just have written.
+    /// Assumes that the block is as long as the last one, and compares the header with this
+    /// assumption. The processor can thus compute the address of the following record without
+    /// waiting for this header, which another processor may just have written.
     ///
     /// For speed, callers should use the result directly, before merging it with a result of
     /// [`RecordWalk::find`]: a merged value is passed through memory and stalls on store forwarding
@@ -66,8 +68,8 @@ impl RecordWalk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Adopts the block length in this header as the expected length. Does nothing and returns
-    /// false unless the header belongs to the next block.
+    /// Stores the block length in this header as the prediction for later blocks. Does nothing and
+    /// returns false unless the header belongs to the next block.
     #[inline(never)]
     fn adopt_expected_length(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);

@@ -24,8 +24,8 @@ impl RecordWalk {
     }
 
     /// Advances past the next block and releases it. Returns false if the writer has begun to
-    /// overwrite the block. Bytes of the block read since [`RecordWalk::locate_lossy`] may then mix
-    /// two laps, and the block is counted as lost when the next block is passed.
+    /// overwrite the block. The bytes that the caller has read since [`RecordWalk::locate_lossy`]
+    /// may then mix two laps. The block is counted as lost when the reader passes the next block.
     pub(crate) fn take_unless_overwritten(&mut self) -> Result<bool, Fault> {
         let start = self.side.next;
         let found = self.find();

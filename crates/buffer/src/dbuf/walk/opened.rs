@@ -33,9 +33,9 @@ impl RecordWalk {
         Ok(None)
     }
 
-    /// Copies bytes of a block that [`RecordWalk::open_block`] has returned, from `offset` on,
-    /// until `out` is full. Returns false if the block does not have that many bytes, or if the
-    /// writer has begun to overwrite it; `out` may then mix two laps.
+    /// Fills `out` with bytes of a block that [`RecordWalk::open_block`] has returned, from
+    /// `offset` on. Returns false if the block has too few bytes, or if the writer has begun to
+    /// overwrite the block, in which case `out` may mix two laps.
     pub(crate) fn copy_part(&self, block: &CheckedRecord, offset: usize, out: &mut [u8]) -> bool {
         let end = offset.checked_add(out.len());
         if end.is_none_or(|end| end > block.length as usize) {

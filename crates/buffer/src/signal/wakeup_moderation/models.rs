@@ -1,14 +1,14 @@
 //! Loom models of a writer that publishes blocks and is then busy elsewhere, in all interleavings
-//! with a bounded number of preemptions. The timer or T_b wakes the reader, or the reader sees the
-//! blocks.
+//! with a bounded number of preemptions. The reader is woken by the timer or by the writer after
+//! T_b blocks, or it sees the blocks itself.
 
 use super::*;
 use crate::atomic::AtomicU32;
 use loom::sync::Arc as Shared;
 use loom::thread;
 
-/// Models a writer that puts `blocks` blocks one by one, with T_b = `every`, and then does nothing
-/// more, and a reader that waits for all of the blocks.
+/// Models a writer that puts `blocks` blocks one by one, wakes the reader after each `every` blocks
+/// (T_b), and then does nothing more. The reader waits for all of the blocks.
 fn write_and_stay_busy(blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

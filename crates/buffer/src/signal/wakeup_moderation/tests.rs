@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A counter of the events that a timer sends.
+/// A counter of the wake-ups that a timer sends.
 #[derive(Default)]
 struct EventCounter(AtomicU64);
 

@@ -90,8 +90,8 @@ followed, as resolvers do), and messages of connections that were found again af
     ..Description::EMPTY
 };
 
-/// Class of a response without an error. The class of a response with an error is this number plus
-/// the response code.
+/// Class of a DNS response without an error. A response with an error has this number plus the
+/// response code as its class.
 const RESPONSE_CLASS: u32 = 1 << 16;
 /// Class names: the query types first, then the response codes.
 const CLASS_NAMES: [(&str, u32); RECORD_TYPE_NAMES.len() + RCODE_NAMES.len()] = class_names();
@@ -230,8 +230,9 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::HEADER_LENGTH))
 }
 
-/// Emits the description of a message, unless memory ran out (`None`). Returns the flags for the
-/// fragment that follows: `NONE` if a description precedes it, otherwise `FIRST`.
+/// Emits the description of a message. `None` means that memory ran out, and nothing is emitted.
+/// Returns the flags for the first fragment of the message: `NONE` after a description, otherwise
+/// `FIRST`.
 fn emit_description<'a>(
     description: Option<Block<'a>>,
     cx: &mut StreamContext<'_, 'a>,

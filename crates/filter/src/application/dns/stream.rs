@@ -30,8 +30,8 @@ pub(super) struct DnsConnection {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct DnsDirection {
-    /// Held pieces of the current message. Before the first message is recognized, they include the
-    /// length field.
+    /// Held pieces of the current message. They include its length field until the first message of
+    /// the direction is recognized.
     held: HeldList,
     /// Number of bytes of the current message that have not arrived.
     missing_bytes: u32,
@@ -182,10 +182,12 @@ impl DnsDirection {
         }
     }
 
-    /// Consumes the next byte of the length field. A length too small for a header makes the rest
-    /// of the direction unreadable. Before the first message is recognized, the bytes of the field
-    /// are held: as a piece of their own if the block ends with them, otherwise together with the
-    /// bytes that follow.
+    /// Consumes the next byte of a length field. A length too small for a message header makes the
+    /// rest of the direction unreadable.
+    ///
+    /// Before the first message is recognized, the bytes of the field are held. They form a piece
+    /// of their own if the block ends with them; otherwise they are held together with the bytes
+    /// that follow.
     fn read_length_byte<'a>(
         &mut self,
         pieces: &mut BlockSplitter<'a>,
@@ -226,10 +228,10 @@ impl DnsDirection {
         }
     }
 
-    /// Handles the next piece of a message. Emits the message if the piece completes it; otherwise
-    /// holds the piece. Emits the piece without a class if the message is unreadable. If the
-    /// direction turns out not to carry DNS, emits the held pieces without a class, and moves
-    /// `pieces` back to the first byte that has not been emitted.
+    /// Handles the next piece of a message. Emits the message if the piece completes it, and
+    /// otherwise holds the piece. A piece of an unreadable message is emitted without a class. If
+    /// it turns out that the direction does not carry DNS, emits the held pieces without a class,
+    /// and moves `pieces` back to the first byte that has not been emitted.
     fn emit_or_hold_piece<'a>(
         &mut self,
         piece: Block<'a>,
@@ -288,10 +290,10 @@ impl DnsDirection {
         self.message_fault = if whole { 0 } else { TOO_MANY_PIECES.mark() };
     }
 
-    /// Returns false if the held pieces and `piece` cannot be the start of a DNS message. Returns
-    /// true if they can be, if the header is still incomplete, or if the header was already
-    /// complete before `piece`. `lead` is the number of length field bytes that precede the piece
-    /// in its block.
+    /// Returns false if the held pieces and `piece` cannot begin a DNS message, because of an
+    /// impossible header. Returns true if the header is plausible or still incomplete, and also if
+    /// it was complete before `piece`. `lead` is the number of length field bytes that precede the
+    /// piece in its block.
     fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing_bytes + piece.length());
         if before as usize >= HEADER_LENGTH {
@@ -374,8 +376,8 @@ struct BlockSplitter<'a> {
     block: Block<'a>,
     /// Offset of the next piece in the block.
     next_offset: u32,
-    /// Number of length field bytes that precede the next piece and are held with it. Nonzero only
-    /// before the first message of the direction is recognized.
+    /// Number of length field bytes directly before the next piece that must be held with it.
+    /// Nonzero only before the first message of the direction is recognized.
     leading_length_bytes: u32,
     /// True after the first piece has been emitted or held.
     has_emitted: bool,

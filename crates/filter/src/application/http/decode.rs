@@ -18,10 +18,10 @@ use std::io::Read;
 use wire::http::{ContentCoding, ContentCodings};
 
 impl BlockWalk<'_, '_, '_> {
-    /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
-    /// message's coded body. If the held body becomes too large, abandons the decoding and emits
-    /// the bytes. If the piece cannot be held, it is lost: abandons the decoding, and marks the
-    /// message as broken.
+    /// Holds a piece of the open message's coded body: the block's bytes from offset `from` to the
+    /// current offset. If the held body becomes too large, abandons the decoding and emits the
+    /// bytes. A piece that cannot be held is lost; in that case, abandons the decoding and marks
+    /// the message as broken.
     pub(super) fn hold_body_piece(&mut self, from: u32) {
         let length = self.offset - from;
         let gathered = self.direction().held_bytes.saturating_add(length);
@@ -136,10 +136,11 @@ impl BodyDecoder {
         Self { ratio, output_max, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Decodes the body by undoing its codings in reverse order. Skips each coding that cannot be
-    /// undone, because a sender may announce a coding without applying it. Decodes nothing if the
-    /// list contains a registered coding without a decoder, under which the content would remain
-    /// coded. Returns the counter to increment: as `Ok` after success, as `Err` after a failure.
+    /// Decodes a body by undoing its codings, the last applied one first. Skips a coding that
+    /// cannot be undone, because a sender may announce a coding without applying it. Decodes
+    /// nothing if the list contains a registered coding without a decoder, under which the content
+    /// would remain coded. Returns the counter to increment: as `Ok` after success, as `Err` after
+    /// a failure.
     fn decode(&mut self, codings: ContentCodings) -> Result<Counter, Counter> {
         if codings.iter_outermost_first().any(|coding| coding == ContentCoding::OtherRegistered) {
             return Err(reasons::NOT_DECODABLE);

@@ -17,9 +17,11 @@ const TEXTLESS_DESCRIPTION_SIZE: usize = 256;
 
 impl<'a> BlockWalk<'_, '_, 'a> {
     /// Emits the description of the message with this head. `alone` is true if no fragments of the
-    /// message follow. If the message broke off within its head, the description is marked as
-    /// incomplete. The description of a request is also held until its response ends, and that of a
-    /// final response if exchanges are emitted.
+    /// message follow. The description is marked as incomplete if the message broke off within its
+    /// head.
+    ///
+    /// The description of a request is also held until the response ends. That of a final response
+    /// is held if exchanges are emitted.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.carries_requests();
         self.cx.count(if requests { reasons::REQUESTS } else { reasons::RESPONSES }, 1);
@@ -165,9 +167,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     }
 }
 
-/// The size and state of an observed message body. `bytes` is the number of body bytes that were
-/// observed, and `missing` the number that were not captured. `broken` is true if the message ended
-/// early or lost bytes.
+/// The number of bytes observed of a message body, and whether they are all. `bytes` counts the
+/// observed bytes, and `missing` those that were not captured. `broken` is true if the message
+/// ended early or lost bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -245,8 +247,8 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     }
 }
 
-/// Writes the response fields of an exchange. If no request was observed (`alone`), also writes the
-/// time and endpoints of the response in place of the request's.
+/// Writes the fields of a response to the description of an exchange. If no request was observed
+/// (`alone`), also writes the time and endpoints of the response in place of the request's.
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     writer.mark_like(record);
     for (field, value) in record.fields() {

@@ -63,17 +63,17 @@ impl BlockWalk<'_, '_, '_> {
         }
     }
 
-    /// Returns true if bytes that do not begin with a head may still belong to a response: the
-    /// parser is lenient, a request is pending, and no earlier bytes of the direction were
-    /// observed.
+    /// Returns true if bytes without a head may still belong to a response. This requires that the
+    /// parser is lenient, that a request is pending, and that no earlier bytes of the direction
+    /// were observed.
     fn may_be_headless_response(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.connection.directions[self.direction].phase() == Phase::New;
         lenient && first && !self.carries_requests() && self.pending_request().is_some()
     }
 
-    /// Handles the first bytes of the response direction if they are not the start of a head. They
-    /// are then either stray lines before a head, which are emitted without a class, or an HTTP/0.9
+    /// Handles the first bytes of the response direction if no head begins there. They may be stray
+    /// lines before a head, which are emitted without a class. Otherwise they are an HTTP/0.9
     /// response, which has no head and ends with the connection.
     fn handle_headless_response(&mut self) {
         let rest = self.unprocessed_bytes();
@@ -124,11 +124,13 @@ impl BlockWalk<'_, '_, '_> {
         true
     }
 
-    /// Handles the discovery that the current direction is not HTTP/1: emits the rest of the block
-    /// without a class, and returns false. If `protocol` is a recognized protocol, stores it for
-    /// the connection and stops parsing both directions. If it is [`Protocol::Other`], stops
-    /// parsing only this direction, and stores `Other` once both have stopped; a direction that
-    /// lost its framing is not stopped, because HTTP/1 may follow.
+    /// Stops parsing the current direction, which has turned out not to be HTTP/1. Emits the rest
+    /// of the block without a class, and returns false.
+    ///
+    /// If `protocol` is a recognized protocol, stores it for the connection and stops parsing both
+    /// directions. For [`Protocol::Other`], stops parsing only this direction, and stores `Other`
+    /// once both have stopped. A direction that lost its framing is not stopped then, because
+    /// HTTP/1 may follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.direction().phase().is_lost();
         self.release_held_head(self.direction, reasons::NOT_HTTP);

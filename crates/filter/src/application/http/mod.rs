@@ -230,9 +230,9 @@ impl HoldingLanes for Http {
 }
 
 impl Http {
-    /// Processes a block. If all of its bytes belong to a body that continues after it, returns the
-    /// block, or consumes it if only heads are emitted. Any other output is emitted through the
-    /// context.
+    /// Processes a block of a connection. In the common case, all of its bytes are in the middle of
+    /// a body: then returns the block, or consumes it if only heads are emitted. In any other case,
+    /// emits the output through the context and returns `None`.
     #[inline]
     fn process_block<'a>(
         &mut self,

@@ -35,9 +35,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
-    /// Handles the bytes from offset `from` to the current offset, which are part of the open
-    /// message's body. Emits them, extends the pending fragment by them, holds them for decoding,
-    /// or omits them if only heads are emitted.
+    /// Handles body bytes of the open message, from offset `from` to the current offset. Emits them
+    /// at once, adds them to the fragment to be emitted next, holds them for decoding, or omits
+    /// them if only heads are emitted.
     pub(super) fn emit_body_bytes(&mut self, from: u32, last: bool) {
         let coded = self.direction().codings != 0;
         match self.options.emit {
@@ -50,8 +50,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
-    /// Emits the pending fragment of the open message: the bytes from [`BlockWalk::fragment_start`]
-    /// to the current offset. If `last` is true, the message ends at this offset.
+    /// Emits the fragment that is due: the bytes of the open message from
+    /// [`BlockWalk::fragment_start`] to the current offset. `last` is true if the message ends at
+    /// this offset.
     pub(super) fn flush_fragment(&mut self, last: bool) {
         let from = self.fragment_start.take().filter(|from| last || *from < self.offset);
         if let Some(from) = from {
@@ -59,8 +60,8 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
-    /// Returns the flag for the open message's last fragment: `LAST`, or `END` if the message is
-    /// incomplete.
+    /// Returns the flag for the last fragment of the current message: `END` if the message is
+    /// incomplete, otherwise `LAST`.
     pub(super) fn last_fragment_flag(&self) -> BlockFlags {
         if self.connection.directions[self.direction].is_broken != 0 {
             BlockFlags::END
@@ -84,9 +85,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         self.cx.emit_block_part(piece, &mut self.has_emitted);
     }
 
-    /// Returns a function that converts the flags of a stream block to message flags. It clears the
-    /// flags first, last and end, and sets the direction: forward for a request, backward for a
-    /// response.
+    /// Returns a function that converts the flags of an input block to the flags of a message
+    /// fragment. It clears the flags first, last and end. It sets the direction to forward for a
+    /// request, and to backward for a response.
     pub(super) fn message_flags_function(&self) -> impl Fn(BlockFlags) -> BlockFlags + use<> {
         let requests = self.carries_requests();
         move |flags: BlockFlags| {

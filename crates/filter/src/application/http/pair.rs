@@ -15,7 +15,8 @@ use wire::record::{Field, Record};
 
 const REQUEST_BODY_KEY: u32 = 1;
 const RESPONSE_KEY: u32 = 2;
-/// Mask of the key bits that distinguish a request, its body and its response.
+/// Mask of the two low bits of a key in the list of pending descriptions. These bits distinguish a
+/// request, its body and its response.
 const KEY_PART_MASK: u32 = 3;
 
 impl<'a> BlockWalk<'_, '_, 'a> {
@@ -39,8 +40,8 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
-    /// Records that messages of the current direction may be lost. If it carries requests, the next
-    /// response may belong to one of these.
+    /// Records that messages of the current direction may be lost. If the direction carries
+    /// requests, the next response may belong to a lost one.
     pub(super) fn note_lost_messages(&mut self) {
         self.connection.lost_directions |= 1 << self.direction;
     }
@@ -77,9 +78,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         self.cx.hold_created_block(&mut self.connection.pending_descriptions, described, key);
     }
 
-    /// Handles the end of a request. If exchanges are emitted and the description of this request
-    /// is held, holds a record of the observed size of the request body. Does nothing for a
-    /// complete request without a body, and while there are requests that could not be held.
+    /// Handles the end of a request. Holds a record of the observed size of its body, if exchanges
+    /// are emitted and the description of the request is held. Does nothing for a complete request
+    /// without a body, and while the connection has requests that could not be held.
     pub(super) fn end_request(&mut self) {
         let observed = ObservedBody::from_direction(self.direction());
         let nothing = observed.bytes == 0 && observed.missing == 0 && !observed.broken;
@@ -142,8 +143,8 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
-    /// Emits the exchange of the oldest request. `ended` is true if the response ended in the
-    /// current block.
+    /// Emits the exchange of the oldest pending request. `ended` is true if its response ended in
+    /// the current block.
     fn emit_front_exchange(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;

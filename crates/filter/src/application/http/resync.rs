@@ -13,11 +13,11 @@ use wire::http::{METHOD_CLASSES, ProtocolGuess, guess_protocol, method_number};
 /// The first bytes of every response.
 const RESPONSE_PREFIX: &[u8] = b"HTTP/1.";
 
-/// A line with which a message may begin.
+/// A line at which a message may begin, found by the search for the next message.
 struct Candidate {
     /// Offset of the line in the searched bytes.
     at: usize,
-    /// True if the start line is complete.
+    /// True if the line is a complete start line, false if it may become one.
     certain: bool,
 }
 
@@ -99,8 +99,8 @@ fn find_next_start_line(rest: &[u8], expected: ExpectedMessages) -> Option<Candi
     })
 }
 
-/// Returns true if the line is a start line, false if it is incomplete but may become one, and
-/// `None` otherwise.
+/// Returns true if the line is a complete start line, and false if it is incomplete but may become
+/// one. Returns `None` for any other line.
 fn start_line_certainty(text: &[u8], expected: ExpectedMessages) -> Option<bool> {
     match memchr::memchr(b'\n', text) {
         Some(end) => is_start_line(text.get(..end)?, expected).then_some(true),

@@ -29,7 +29,8 @@ pub(super) struct HttpConnection {
     /// Nonzero if the last request was CONNECT or asked for an upgrade, so the connection may
     /// switch to another protocol.
     pub(super) may_switch: u8,
-    /// Bit N is set if messages of direction N may have been lost, and no response has ended since.
+    /// Bit set of directions in which messages may have been lost. Bit N is set for direction N,
+    /// and is cleared when a response ends.
     pub(super) lost_directions: u8,
     /// Number of connections per protocol; used in the private session only.
     pub(super) protocol_counts: [u32; Protocol::ALL.len()],
@@ -82,7 +83,7 @@ pub(super) struct HttpDirection {
     pub(super) phase_number: u8,
     /// State of the search for the end of a head ([`wire::http::HeadSearch`]).
     pub(super) head_search: u8,
-    /// Nonzero if the last fragment of the open message has not been emitted.
+    /// Nonzero if the current message's last fragment is still to be emitted.
     pub(super) owes_last_fragment: u8,
     /// Nonzero if the open message ended early or lost bytes.
     pub(super) is_broken: u8,

@@ -136,9 +136,9 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         self.block.bytes().get(self.offset as usize..).unwrap_or_default()
     }
 
-    /// Advances the open message's body over the bytes from the current offset that are of one
-    /// kind, data or framing, and emits, holds or omits them. Ends the message if its body ends, or
-    /// if the framing is malformed.
+    /// Advances the body of the open message over the next bytes of one kind: body data, or framing
+    /// such as chunk sizes. Emits, holds or omits these bytes. Ends the message if its body ends,
+    /// or if the framing is malformed.
     fn advance_body(&mut self) {
         let rest = self.unprocessed_bytes();
         let at = self.offset;
@@ -170,8 +170,8 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         }
     }
 
-    /// Ends the open message: decodes its body if it is coded, emits the last fragment if it is
-    /// still due, updates the counters, and ends the request or the response.
+    /// Ends the open message: decodes its body if it is coded, emits the last fragment if that is
+    /// still to be emitted, updates the counters, and ends the request or the response.
     pub(super) fn finish_message(&mut self) {
         if self.direction().codings != 0 {
             self.decode_body();
@@ -195,8 +195,8 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         }
     }
 
-    /// Marks each direction as switched to another protocol, unless it is within a body or has
-    /// ended.
+    /// Records that both directions have switched to another protocol, except a direction that is
+    /// within a body or has ended.
     pub(super) fn mark_protocol_switched(&mut self) {
         for direction in 0..2 {
             if self.connection.directions[direction].phase() == Phase::InHead {

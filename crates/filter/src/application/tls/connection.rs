@@ -30,8 +30,8 @@ const ALPN_PROTOCOLS_MAX: usize = 8;
 pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
-    /// Held description of the client's hello. The description of the server's hello, which arrives
-    /// later, repeats the server name and JA4 fingerprint in this description.
+    /// Held description of the client's hello, from which the description of the server's hello
+    /// copies the server name and the JA4 fingerprint.
     client_description: HeldList,
     /// The negotiated version. Until the server has chosen, the version that the client offered; 0
     /// if unknown.
@@ -51,10 +51,10 @@ struct TlsDirection {
     held: HeldList,
     /// Number of bytes in the held blocks.
     held_bytes: u32,
-    /// Number of bytes that must have arrived before the next attempt to parse a hello.
+    /// Number of bytes of the direction that must have arrived before the hello is parsed again.
     needed_bytes: u32,
-    /// Decision about the direction: 0 while undecided, 1 for TLS, otherwise 1 plus the
-    /// [`Reason::mark`] of the cause.
+    /// Decision whether the direction carries TLS: 0 while undecided, 1 for TLS. Any other value is
+    /// 1 plus the [`Reason::mark`] of the reason why the direction has no readable hello.
     decision: u8,
     /// Nonzero after the first block of the direction.
     has_begun: u8,
@@ -175,8 +175,8 @@ impl TlsConnection {
         }
     }
 
-    /// Returns the reason for a missing hello at the end of a direction: the hello was truncated,
-    /// or did not begin.
+    /// Returns the reason why a direction ended without a complete hello: the hello was truncated,
+    /// or none had begun.
     fn missing_hello_reason<'a>(
         &mut self,
         block: Block<'a>,

@@ -31,7 +31,8 @@ pub fn classes_leaving(
     }
 }
 
-/// Returns the filters that determine the classes of a node's output.
+/// Returns the filters that determine the classes of a node's output: the node's own filter or, if
+/// it preserves classes, filters upstream.
 fn classifiers(graph: &Graph, node: NodeId) -> Vec<&'static Description> {
     let of = |id: NodeId| {
         graph.nodes.get(id.0).and_then(|node| node.filter()).map(|used| used.description)

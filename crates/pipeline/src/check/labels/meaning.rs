@@ -21,7 +21,7 @@ pub(super) struct ArcClassifiers<'c> {
     registry: &'c dyn Registry,
 }
 
-/// A filter upstream that determines the class of a block.
+/// A filter upstream of an arc that determines the class of a block on the arc.
 struct Classifier {
     name: &'static str,
     /// The meaning of the class in messages, such as `a port`.
@@ -72,8 +72,8 @@ impl<'c> ArcClassifiers<'c> {
         self.classifiers.iter().find(has).map(|known| known.name)
     }
 
-    /// Returns the classes that a label selects, or all classes after an error or if the classes
-    /// are unknown.
+    /// Returns the classes that a label selects. Returns all classes after an error, which is
+    /// reported, and if the classes of the filters upstream are unknown.
     pub(super) fn label_classes(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
@@ -274,8 +274,8 @@ impl Classifier {
             || self.names.iter().any(|(_, value)| *value == class)
     }
 
-    /// Returns the largest class that the filter can return, not counting the class of the number
-    /// 0.
+    /// Returns the largest class that this filter can return, apart from the class that represents
+    /// the number 0.
     fn highest_class(&self) -> u32 {
         let named = self.names.iter().map(|(_, value)| *value);
         named

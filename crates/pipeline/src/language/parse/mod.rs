@@ -75,10 +75,11 @@ struct Parser<'t> {
     depth: usize,
     /// The number of parentheses that are open at the current token.
     open: usize,
-    /// The number of parentheses that were still open at previous `;` tokens. The closing
-    /// parentheses that match them are not reported as unmatched.
+    /// The number of parentheses that were still open at an earlier `;`. Their closing parentheses
+    /// may follow later, and are then not reported as unmatched.
     unclosed: usize,
-    /// The index of the token up to which missing filters have been reported.
+    /// The index of the token up to which missing filters have been reported, so that none is
+    /// reported twice.
     reported_until: usize,
     filters: usize,
     marks: HashSet<String>,
@@ -315,8 +316,8 @@ impl Parser<'_> {
     }
 }
 
-/// Converts a branch to a stage. Only a group may contain a label, so a labelled branch becomes a
-/// group of one branch.
+/// Converts a branch to a stage of a pipeline. Only a group may contain a label, so a labelled
+/// branch becomes a group of one branch.
 fn stage_from_branch(branch: Branch) -> Term {
     match branch.label {
         None => branch.term,
@@ -327,7 +328,8 @@ fn stage_from_branch(branch: Branch) -> Term {
     }
 }
 
-/// Adds an operand to a group while preserving the normal form (see `tree`).
+/// Appends an operand to the branches of a group. If the operand is itself a group that can be
+/// dissolved, appends its branches instead, which preserves the normal form (see `tree`).
 fn add_operand(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
     match branch {
         Branch { label: None, term: Term::Group(group), .. }

@@ -13,7 +13,7 @@ pub(super) struct Chain {
     pub(super) sharing: Option<ShardKey>,
 }
 
-/// A search for chains to replicate, in a plan for a machine.
+/// A search for chains of filters that are worth replicating, in a plan for a machine.
 pub(super) struct ChainSearch<'p> {
     pub(super) plan: &'p Plan,
     pub(super) machine: &'p Machine,
@@ -41,8 +41,9 @@ impl ChainSearch<'_> {
         found
     }
 
-    /// Returns the only successor of a node if that successor has no other input and is reached by
-    /// a direct call instead of a ring; otherwise returns `None`.
+    /// Returns the successor of a node, if a chain can continue with it: it is the only successor,
+    /// has no other input, and is called directly rather than over a ring. Otherwise returns
+    /// `None`.
     fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
@@ -50,9 +51,9 @@ impl ChainSearch<'_> {
         (graph.inputs(edge.to).count() == 1).then_some(edge.to)
     }
 
-    /// Returns the key by which blocks are distributed if this filter is appended to the chain, or
-    /// `None` if they are distributed by load. Fails with the reason why the filter cannot be
-    /// appended.
+    /// Returns the key by which blocks would be distributed among replicas of the chain if this
+    /// filter were appended to it. Returns `None` if they would be distributed by load. Fails with
+    /// the reason why the filter cannot be appended.
     pub(super) fn shard_key_with_filter(
         &self,
         chain: &Chain,
@@ -88,9 +89,9 @@ impl ChainSearch<'_> {
         }
     }
 
-    /// Returns the key by which blocks are distributed if this filter, which keeps state per
-    /// session, is appended to the chain, or `None` if they are distributed by load. Fails with the
-    /// reason why the filter cannot be appended.
+    /// Returns the key by which blocks would be distributed among replicas of the chain if this
+    /// filter, which keeps state per session, were appended to it. Returns `None` if they would be
+    /// distributed by load. Fails with the reason why the filter cannot be appended.
     fn session_shard_key(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
@@ -128,8 +129,8 @@ impl ChainSearch<'_> {
         }
     }
 
-    /// Checks that merging the replicas of a chain preserves the order downstream. Fails with the
-    /// reason.
+    /// Checks that blocks keep their order downstream if the outputs of the chain's replicas are
+    /// merged. Fails with the reason if they do not.
     pub(super) fn check_merge_order(&self, chain: &Chain) -> Result<(), String> {
         let graph = &self.plan.graph;
         let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
@@ -154,8 +155,8 @@ impl ChainSearch<'_> {
         reachable(&[id], |at| inputs(at).map(|edge| edge.from)).split_off(1)
     }
 
-    /// Returns the cost of a block in a node, in ns, multiplied by the fraction of blocks that
-    /// reach the node.
+    /// Returns the cost of a node per input block of the request, in ns: its cost per block,
+    /// multiplied by the fraction of blocks that reach the node.
     pub(super) fn weighted_cost(&self, id: NodeId) -> f64 {
         self.plan.expected_cost(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
     }

@@ -9,7 +9,8 @@ use crate::plan::edges::replica_ring;
 use crate::plan::machine::Machine;
 use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, ReplicaChain, SpaceKind};
 
-/// Adds a chain's replicas to the plan.
+/// Adds replicas of a chain of filters to the plan. `worth` contains their number and expected
+/// gain.
 pub(super) fn insert_replicas(
     plan: &mut Plan,
     chain: &Chain,
@@ -77,7 +78,8 @@ pub(super) fn insert_replicas(
     plan.replicas.push(ReplicaChain { nodes, spaces, join, sharing, ring, because });
 }
 
-/// Inserts spaces after the space with index `at`, and adjusts the indices of all later spaces.
+/// Inserts spaces after the space with index `at`. Adjusts the indices of later spaces throughout
+/// the plan.
 fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     let more = new.len();
     plan.spaces.splice(at + 1..at + 1, new);

@@ -3,29 +3,33 @@
 use super::chain::{Chain, ChainSearch, downstream_nodes};
 use crate::plan::model::SpaceKind;
 
-/// The expected gain from a number of replicas.
+/// The expected gain from a number of replicas of a chain of filters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicaGain {
     pub(super) replica_count: usize,
-    /// The minimum time per block, in ns, with replicas ([`ThreadLoad::block_time`]).
+    /// The expected time per block from a source, in ns, with the replicas: a lower bound from
+    /// [`ThreadLoad::block_time`].
     pub(super) bound: f64,
-    /// The time per block from a source, in ns, without replicas.
+    /// The expected time per block from a source, in ns, without replicas.
     pub(super) single: f64,
-    /// The cost of a block in the chain, in ns.
+    /// The cost of a block in the chain of filters, in ns.
     pub(super) own: f64,
 }
 
-/// The work of a component's threads per block from a source, in ns.
+/// The work of each thread of a component, in ns per block from a source. It determines how much a
+/// chain of filters, run by one of these threads, gains from replicas.
 pub(super) struct ThreadLoad {
-    /// The work of the chain's thread on nodes that are neither in the chain nor after it, in ns.
+    /// The work on nodes that are neither in the chain nor downstream of it, in ns per block, in
+    /// the thread that runs the chain.
     before: f64,
     pub(super) own: f64,
-    /// The work of the chain's thread on nodes after the chain, in ns.
+    /// The work on nodes downstream of the chain, in ns per block, in the thread that runs the
+    /// chain.
     after: f64,
-    /// The work of the busiest of the other threads, in ns.
+    /// The work of the busiest thread other than the one that runs the chain, in ns per block.
     busiest: f64,
     others: f64,
-    /// The fraction of blocks that enter the chain, and the fraction that leave it.
+    /// The fraction of all blocks that enters the chain, and the fraction that leaves it.
     flows: (f64, f64),
     crossings: (f64, f64),
     dispatch: f64,
@@ -74,9 +78,10 @@ impl ThreadLoad {
         })
     }
 
-    /// Returns the minimum time per block, in ns, with this number of replicas: the work of the
-    /// busiest thread, or the work of all threads divided by the number of processors, whichever is
-    /// larger. If there are two or more replicas, the divisor is at most the number of replicas.
+    /// Returns a lower bound of the time per block from a source, in ns, with this number of
+    /// replicas. The bound is the work of the busiest thread, or the work of all threads divided by
+    /// the number of processors, whichever is larger. With two or more replicas, the divisor is at
+    /// most the number of replicas.
     pub(super) fn block_time(&self, replica_count: usize) -> f64 {
         let Self { before, own, after, busiest, others, flows, crossings, dispatch, processors } =
             self;

@@ -31,12 +31,12 @@ use load::{ReplicaGain, ThreadLoad};
 
 /// The maximum number of replicas of a chain.
 pub const REPLICAS_MAX: u64 = 64;
-/// The minimum speedup at which a chain gets replicas.
+/// The minimum expected speedup for which a chain of filters gets replicas.
 const SPEEDUP_MIN: f64 = 1.1;
-/// Factor by which the minimum speedup is multiplied if blocks are distributed by session. The
-/// merge waits for the slowest replica of a batch, a delay that the sum of costs does not include
-/// (`bench parallel`, tcp and http: two replicas had 0.76 to 1.03 times the throughput of one, in
-/// several runs).
+/// Factor by which the minimum speedup is multiplied if blocks are distributed among replicas by
+/// session. The merge of the replicas waits for the slowest replica of each batch, a delay that the
+/// sum of costs does not include (`bench parallel`, tcp and http: two replicas had 0.76 to 1.03
+/// times the throughput of one, in several runs).
 const SESSION_SPEEDUP_FACTOR: f64 = 1.3;
 /// The default minimum utilization of all replicas together, from 0 to 1.
 const DEFAULT_UTILISATION_MIN: f64 = 0.5;
@@ -54,11 +54,11 @@ const EXPLAINED_COST_RATIO_MIN: f64 = 4.0;
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
-/// The minimum benefit that justifies additional threads.
+/// The minimum benefit for which a plan uses additional threads for replicas or stages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
-    /// The minimum utilization of all threads together, from 0 to 1: the speedup divided by the
-    /// number of threads.
+    /// The minimum utilization of the threads, from 0 to 1: the speedup divided by the number of
+    /// threads.
     pub(super) used: f64,
     /// The minimum speedup of all threads together.
     pub(super) gain: f64,
@@ -157,9 +157,9 @@ pub(crate) fn is_valid_parallel_value(text: &str) -> bool {
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }
 
-/// Distributes a plan's work to several threads if that is worthwhile. Uses stages if the sources
-/// emit as many blocks as the path accepts and stages have the larger gain; otherwise uses
-/// replicas. At most one chain in every component gets replicas.
+/// Distributes the work of a plan to several threads, by replicas or by stages, if that is
+/// worthwhile. Uses stages if the sources are assumed to saturate the path, and stages gain more
+/// than replicas. Otherwise adds replicas, of at most one chain in every component.
 pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     let single = plan.clone();
     let gain = add_replicas(plan, machine, &|_| true);
@@ -175,8 +175,9 @@ pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     }
 }
 
-/// Adds replicas, where they are worthwhile, to chains for which `may` returns true. Returns the
-/// largest expected speedup of a component, which is 1.0 without replicas.
+/// Adds replicas to the chain with the highest gain in each component, if they are worthwhile.
+/// Considers only chains for which `may` returns true. Returns the largest expected speedup of a
+/// component, or 1.0 if there are no replicas.
 fn add_replicas(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
     let parallelism = Parallelism::from_graph(&plan.graph);
     let mut gain: f64 = 1.0;
@@ -210,9 +211,9 @@ fn add_replicas(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool
 }
 
 impl ChainSearch<'_> {
-    /// Returns the gain from the best number of replicas, or `None` if replicas are not worthwhile
-    /// or not wanted. If the request sets a number of replicas, returns the gain from that number
-    /// in any case.
+    /// Returns the expected gain from the best number of replicas of a chain. Returns `None` if
+    /// replicas are not worthwhile, or if the request forbids them. If the request sets a number of
+    /// replicas, returns the gain from that number in any case.
     fn best_replica_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
@@ -240,9 +241,9 @@ impl ChainSearch<'_> {
         best.filter(|best| best.bound * gain * more <= single)
     }
 
-    /// Returns, for each expensive filter of a component, the reason why it has no replicas. If the
-    /// request sets the number of replicas, every filter in a thread counts as expensive. If
-    /// `found` is true, the component has replicas, and the result is empty.
+    /// Returns, for each expensive filter of a component, the reason why it has no replicas.
+    /// `found` is true if the component has replicas; the list is then empty. If the request sets
+    /// the number of replicas, every filter in a thread counts as expensive.
     fn explain_missing_replicas(
         &self,
         component: usize,
@@ -277,7 +278,8 @@ impl ChainSearch<'_> {
             .collect()
     }
 
-    /// Formats the cost of two replicas compared with one.
+    /// Explains that replicas of a node's chain would cost more than they gain: formats the time
+    /// per block with two replicas and with one.
     fn explain_cost(&self, node: NodeId, chains: &[Chain]) -> String {
         let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
         let two = with.filter_map(|chain| {
@@ -296,9 +298,10 @@ impl ChainSearch<'_> {
 }
 
 impl Plan {
-    /// Returns true if the sources emit as many blocks as the path accepts, or if the request names
-    /// `latency` or `throughput` as its policy, or `--parallel=latency`. The input rate of an
-    /// interface is known only while the path runs.
+    /// Returns true if the sources are assumed to emit as many blocks as the path can process. This
+    /// is the case if no source is an interface, whose input rate is known only while the path
+    /// runs. It is also assumed with `--policy=latency`, `--policy=throughput` and
+    /// `--parallel=latency`.
     fn is_saturated(&self) -> bool {
         let attaches =
             |node: &Node| node.filter().is_some_and(|used| used.endpoint.attach_point.is_some());

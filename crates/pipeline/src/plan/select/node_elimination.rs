@@ -13,20 +13,21 @@ use std::collections::HashMap;
 /// The maximum number of partial placements stored at once.
 const PARTIAL_PLACEMENTS_MAX: usize = 20_000;
 
-/// The nodes at the border, each with its space, the space that reads its output, and true if its
-/// header offsets are known.
+/// The border of a partial placement: the placed nodes on which later costs depend. For each node,
+/// contains its space, the space that reads its output, and true if its header offsets are known.
 type BorderNodes = Vec<(usize, usize, usize, bool)>;
 
-/// A step of the search: the placement of one node, with the index `before` of the step that placed
-/// the node before it. A chain of steps is a partial placement, represented by its last step.
+/// A step of a partial placement, which places one node. `before` is the index of the step that
+/// placed the previous node. The last step thus represents the entire partial placement.
 struct SearchStep {
     before: usize,
     id: NodeId,
     made: LegalSpace,
 }
 
-/// Returns the cheapest placement and its cost, the number of candidates examined, and true if the
-/// result is exact. Returns `None` if no placement is legal.
+/// Searches for the cheapest placement. Returns this placement and its cost, the number of
+/// candidates examined, and true if no placement can be cheaper. Returns `None` if no placement is
+/// legal.
 pub(super) fn search_by_elimination(
     search: &PlacementSearch<'_>,
 ) -> Option<((f64, Assignment), u64, bool)> {
@@ -75,8 +76,8 @@ pub(super) fn search_by_elimination(
     Some(((cost, assignment), examined, exact))
 }
 
-/// Returns, for every node, the last position in `order` whose cost depends on the node's
-/// placement.
+/// Returns, for every node, how long the search must remember the node's placement: the last
+/// position in `order` whose cost depends on it.
 fn last_dependent_positions(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];
     for (at, id) in order.iter().enumerate() {

@@ -101,8 +101,8 @@ fn minimal_cost_by_enumeration(graph: &Graph, discovery: &Discovery, costs: &Cos
     best
 }
 
-/// Returns the cost of finding headers in a placement. Edges must lead to nodes with higher
-/// indices.
+/// Returns the total cost of the searches for header offsets that a placement causes. `space`
+/// contains the space of each node. Edges must lead to nodes with higher indices.
 fn header_search_cost(graph: &Graph, discovery: &Discovery, costs: &Costs, space: &[usize]) -> f64 {
     let mut cost = 0.0;
     let mut found = vec![false; space.len()];
