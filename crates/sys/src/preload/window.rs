@@ -128,6 +128,10 @@ pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     if span < len {
         window.base.store(base, Ordering::Release);
         if !set_page_access(base + span, end - base - span, MprotectFlags::empty()) {
+            if span == 0 {
+                // The window is free again, since no page of the buffer is protected.
+                window.base.store(0, Ordering::Release);
+            }
             return false;
         }
         window.span.store(len, Ordering::Relaxed);
