@@ -55,7 +55,7 @@ pub struct BuiltPath {
     /// The shared control state, with which other threads stop the spaces and query them.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
-    /// The rollback log of the steps that allocated this path's resources.
+    /// The log of the steps that allocated this path's resources. A failure undoes these steps.
     pub(crate) steps: RollbackLog,
 }
 
@@ -141,7 +141,7 @@ fn build_all(
     Ok(paths)
 }
 
-/// The drafts of a component's spaces, and the resources that the spaces share.
+/// The drafts of all spaces of a connected component, and the resources that these spaces share.
 struct ComponentDrafts {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,
@@ -213,8 +213,8 @@ impl Builder<'_> {
         Ok((BuiltPath { spaces, kernels, control: self.control, live, steps }, part))
     }
 
-    /// Builds the drafts of all spaces, including their sinks and programs. `lenders` own the
-    /// memory of sources that already run.
+    /// Builds the drafts of all spaces of the component, with their sinks and programs. `lenders`
+    /// own the memory of sources that already run.
     fn draft_spaces(
         &mut self,
         mut lenders: Vec<Arc<dyn Lender>>,

@@ -65,8 +65,8 @@ mod tests {
     use ebpf::classic::{ClassicMetadata, ErrorKind, Options, compile};
     use std::sync::Arc;
 
-    /// The link type of BACnet MS/TP, for which libpcap compiles `ip` to a test of the frame's
-    /// preamble while our compiler rejects the expression.
+    /// The link type of BACnet MS/TP. For this link type, libpcap compiles `ip` to a test of the
+    /// frame's preamble, while our compiler rejects the expression.
     const BACNET_LINK_TYPE: LinkType = LinkType(165);
 
     fn program_accepts(program: &ClassicProgram, frame: &[u8]) -> bool {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Maximum number of file names tried before the creation of a file fails.
 const NAME_ATTEMPTS_MAX: usize = 1000;
 
-/// A block that has been written to a file.
+/// A block on which a filter failed, after it has been written to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CapturedBlock {
     /// Path of the file that contains the block.

@@ -6,8 +6,8 @@ use runtime::space::node::Node;
 /// Maximum number of bytes that a filter may hold, over all sessions.
 pub(crate) const HOLD_BYTES_MAX: u64 = 64 << 20;
 
-/// Returns counters that are all zero, with an entry for each reason and each counter of this
-/// description.
+/// Returns zero counters for a filter, with an entry for each drop reason and each counter in the
+/// filter's description.
 pub(crate) fn zero_counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }

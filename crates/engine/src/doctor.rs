@@ -54,7 +54,7 @@ pub struct MachineFacts {
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
-/// The file of the running program, and a property of its mount that affects file capabilities.
+/// The file of the running program, for the check of its file capabilities.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
     /// Path of the file, or `None` if it cannot be determined.
@@ -63,7 +63,7 @@ pub struct Binary {
     pub nosuid: bool,
 }
 
-/// A facility of the kernel, and the result of its probe.
+/// A facility of the kernel, with the result of a probe that used the facility.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FeatureProbe {
     /// The facility that was probed.
@@ -215,8 +215,8 @@ fn has_kernel_btf() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
-/// Names of the reported limits. A name with a dot is a sysctl setting. Some sysctl settings are
-/// visible only in the initial network namespace.
+/// Names of the limits that `streamline doctor` reports. A name with a dot is a sysctl setting.
+/// Some sysctl settings are visible only in the initial network namespace.
 const LIMITS: &[&str] = &[
     "net.core.netdev_max_backlog",
     "net.core.bpf_jit_enable",

@@ -13,7 +13,7 @@ use sys::open::RegularOpenOptions;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyFiles;
 
-/// A key store that returns the same key for every name. Calibration uses it.
+/// A key store for calibration, which returns the same key for every name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedKeyReader;
 
@@ -25,7 +25,8 @@ impl KeyReader for FixedKeyReader {
 
 /// Maximum number of bytes read from a key file, enough for a key with surrounding white space.
 const BYTES_MAX: u64 = 4096;
-/// Permission bits of group and others, which must be clear on a key file.
+/// Permission bits of the group and of others in a file's mode. All of them must be clear on a key
+/// file.
 const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
 impl KeyReader for KeyFiles {

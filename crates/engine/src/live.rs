@@ -27,12 +27,12 @@ use std::time::Duration;
 pub struct Live {
     pub(crate) control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// The running path of the whole request, and the index of this path among its connected
-    /// components; `None` for a path that was not built from a plan.
+    /// The running path of the whole request, and the index of this handle's path among the
+    /// connected components. `None` for a path that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
-/// Maximum number of automatic changes remembered per path.
+/// Maximum number of automatic changes that a path remembers for queries.
 const ADAPTATIONS_MAX: usize = 32;
 
 /// The counters of a path at one point in time.
@@ -40,8 +40,8 @@ const ADAPTATIONS_MAX: usize = 32;
 pub struct Snapshot {
     /// Time of the query on the monotonic clock, in ns.
     pub at: u64,
-    /// Nodes, edges and sources as in the final ledger. The number of blocks in a ring is the
-    /// number put minus the number taken; it is never negative, because the ring's reader is
+    /// Counters of nodes, edges and sources, as in the final ledger. The number of blocks in a ring
+    /// is the number put minus the number taken. It is never negative, because the ring's reader is
     /// queried before the writer.
     pub ledger: Ledger,
     /// Latest reports from the filters.
@@ -53,7 +53,7 @@ pub struct Snapshot {
 /// The freshness of a space's counters in a [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CounterFreshness {
-    /// The space responded, so the counters are current.
+    /// The space responded to this query, so the counters are current.
     Now,
     /// The space has ended; these are its final counters.
     Ended,
@@ -142,8 +142,9 @@ impl Live {
         self.running_path().map_or(0, |whole| whole.state().changes)
     }
 
-    /// Returns, for each kernel program, the counters collected since the last change of the path,
-    /// by plan index of the node or edge. Omits programs whose counters this process cannot read.
+    /// Returns the counters that each kernel program has collected since the last change of the
+    /// path. They are listed by plan index of the node or edge. Omits programs whose counters this
+    /// process cannot read.
     pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();
@@ -179,7 +180,7 @@ impl Live {
         kernel::query_counters(&kernels, threads, limit)
     }
 
-    /// Stores the final counters of the kernel programs.
+    /// Stores the final counters of the kernel programs, for queries after the end of the path.
     pub(crate) fn store_kernel_counters(&self, counted: Vec<SpaceCounters>) {
         let Some((whole, number)) = &self.whole else { return };
         if let Some(part) = whole.state().parts.get_mut(*number) {
@@ -205,8 +206,8 @@ impl Live {
         self.running_path()?.extras.budget.take_breach(sys::clock::monotonic_ns())
     }
 
-    /// Returns the number of observations of the path's costs made so far in order to decide on
-    /// automatic changes.
+    /// Returns the number of observations made so far. Each observation measures the path's costs
+    /// in order to decide on automatic changes.
     #[must_use]
     pub fn observation_count(&self) -> u64 {
         self.running_path().map_or(0, |whole| whole.state().observations)
@@ -298,7 +299,8 @@ impl Live {
         self.collect_counters(limit, true)
     }
 
-    /// Returns the ledger of [`Self::counters`] by node and edge number, without filter reports.
+    /// Returns the same ledger as [`Self::counters`], but by node and edge number instead of plan
+    /// index. Omits filter reports.
     #[must_use]
     pub fn totals_ledger(&self, limit: Duration) -> Ledger {
         let all = self.command_queues();
@@ -366,8 +368,9 @@ impl Live {
         Snapshot { at, ledger, reports, spaces }
     }
 
-    /// Adds to the counters of the threads the final counters of removed spaces and, if `kernel` is
-    /// true, the counters of kernel programs. Blocks for at most `limit`.
+    /// Completes the counters `counted` of the running threads. Adds the final counters of removed
+    /// spaces and, if `kernel` is true, the counters of kernel programs. Blocks for at most
+    /// `limit`.
     fn add_ended_and_kernel_counters(
         &self,
         counted: &mut Vec<SpaceCounters>,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sys::eventfd::EventFd;
 
 impl Live {
-    /// Arranges that `event` is notified once: after the next pass in which a space has input or an
-    /// expired timer. Until then, the counters of the path do not change. Replaces the event of an
-    /// earlier call.
+    /// Requests a single notification of `event`. It is sent after the next pass in which a space
+    /// has input or an expired timer. Until then, the counters of the path do not change. Replaces
+    /// the event of an earlier call.
     pub fn notify_after_input(&self, event: &Arc<EventFd>) {
         self.control.notify_after_input(event);
     }

@@ -36,8 +36,9 @@ fn look_up_in_libc(question: NameQuery, name: &str) -> Result<NameAnswer, String
 }
 
 /// Looks up a port name with libpcap's semantics. Returns the port number and the transports for
-/// which it is valid: the TCP port, valid also for UDP if the UDP port with this name has the same
-/// number, or else the UDP port. Returns `None` for an unknown name.
+/// which it is valid, or `None` for an unknown name. If there is a TCP port with this name, returns
+/// it; it is also valid for UDP if the UDP port with this name has the same number. Otherwise
+/// returns the UDP port.
 fn look_up_port_name(name: &str) -> Option<(u16, Transports)> {
     match (name_service::find_port(name, c"tcp"), name_service::find_port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),

@@ -21,10 +21,10 @@ use std::collections::VecDeque;
 pub(crate) struct PlanNumbers {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
-    /// The number of the first ring between a replica and its dispatcher or join. These rings have
-    /// numbers although they are not edges of the graph.
+    /// The number of the first ring of a replica, which connects the replica to its dispatcher or
+    /// join. Such rings have numbers although they are not edges of the graph.
     pub(crate) copies: usize,
-    /// Session numbers, by filter.
+    /// Session numbers that each filter may assign.
     pub(crate) numbering: SessionNumbering,
     /// The next free node number and edge number.
     pub(crate) next: (usize, usize),
@@ -42,24 +42,25 @@ impl PlanNumbers {
     }
 }
 
-/// Returns how many ring numbers the replicas of a plan need: two per replica.
+/// Returns how many numbers the rings of a plan's replicas need: two for each replica.
 pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
     plan.replicas.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
 
-/// The session numbers of a plan's filters.
+/// The assignment of session numbers to the filters of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionNumbering {
     /// Number of filters in the first plan that assign session numbers; 1 if there are none.
     initial: u32,
     /// Each filter's share of the session numbers, with the number of the filter's node.
     shares: Vec<(usize, SessionNumberShare)>,
-    /// Shares of session numbers that no filter uses now, longest unused first.
+    /// Shares of session numbers that no filter uses now. The share that has been unused for the
+    /// longest time comes first.
     free: VecDeque<SessionNumberShare>,
     /// True if every filter uses all session numbers, as in recordings in the first two versions of
     /// the format.
     independent: bool,
-    /// True if there are not enough shares for all filters of the plan that assign session numbers.
+    /// True if the plan has more filters that assign session numbers than there are shares.
     is_short: bool,
 }
 
@@ -119,8 +120,8 @@ impl SessionNumbering {
         }
     }
 
-    /// Returns an error message if the plan has more filters that number sessions than there are
-    /// shares; otherwise `None`.
+    /// Returns an error message if there are too few shares of session numbers for the filters of
+    /// the plan; otherwise `None`.
     pub(crate) fn shortage_message(&self) -> Option<String> {
         let most = SessionNumbers::ADDED_FILTERS_MAX;
         self.is_short.then(|| {
@@ -141,7 +142,8 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
-/// Returns the edges and sources of a graph as node numbers.
+/// Returns the edges and the sources of a graph. Nodes are identified by their numbers in
+/// `numbers`.
 pub(crate) fn links_by_node_number(graph: &Graph, numbers: &[usize]) -> PathEdges {
     let number = |id: NodeId| numbers[id.0];
     PathEdges {

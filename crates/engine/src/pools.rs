@@ -10,9 +10,9 @@ use sys::steps::{RollbackLog, StepResource};
 /// Minimum segment size of an intake pool, in bytes.
 const SEGMENT_BYTES_MIN: usize = 128 << 10;
 
-/// Returns the configuration of an intake pool for the sources among these nodes: the default
-/// amount of memory, divided into segments so small that the two or three segments in use at a time
-/// stay in the cache (BASELINES, "Working set").
+/// Returns the configuration of an intake pool for the sources among `nodes`. The pool has the
+/// default amount of memory. Its segments are so small that the two or three segments in use at a
+/// time stay in the cache (BASELINES, "Working set").
 pub(crate) fn intake_config(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),
@@ -34,7 +34,7 @@ pub(crate) fn create_pool(config: PoolConfig, steps: &RollbackLog) -> Result<Poo
     Ok(Pool::new(allocate_dbuf_id()?, config)?)
 }
 
-/// Creates a pool without an entry in an allocation log.
+/// Creates a pool without logging the allocation, so that no rollback covers it.
 pub(crate) fn create_unlogged_pool(config: PoolConfig) -> Result<Pool, BuildError> {
     Ok(Pool::without_allocation(allocate_dbuf_id()?, config)?)
 }

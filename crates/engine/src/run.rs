@@ -37,7 +37,7 @@ pub struct StopConditions<'f> {
     /// A descriptor that stops the run when it becomes readable, usually the descriptor from
     /// [`crate::signal::watch`]; `None` to watch no descriptor.
     pub readable: Option<BorrowedFd<'f>>,
-    /// A time limit in ns; `None` for no limit.
+    /// A time limit for the run in ns; `None` for no limit.
     pub elapsed: Option<u64>,
     /// The progress callback, if any.
     pub watch: Option<ProgressWatch<'f>>,
@@ -94,13 +94,14 @@ pub struct Progress {
 /// The result of a run: its ledger, reports, failures and duration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The merged ledger of all paths.
+    /// The final ledger, merged from all paths of the run.
     pub ledger: Ledger,
-    /// Reports of filters and sinks, by node of the plan.
+    /// Reports of filters and sinks, each with the plan index of its node.
     pub reports: Vec<NodeReport>,
     /// Failures that ended paths early.
     pub failures: Vec<PathFailure>,
-    /// Totals of kernel programs. Worker processes do not send them to their parent.
+    /// Totals of the kernel programs of the paths. Worker processes do not send them to their
+    /// parent.
     #[serde(skip)]
     pub programs: Vec<ProgramTotals>,
     /// Automatic changes that the paths made, with their reasons.

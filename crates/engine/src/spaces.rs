@@ -21,8 +21,8 @@ pub struct SpaceStatus {
     /// The thread or process that runs the space; `None` if its thread has not started or has
     /// ended, or if a thread of the caller runs the space.
     pub runs: Option<SpaceTask>,
-    /// The kernel's statistics for the task, read before the space was queried; `None` if `runs` is
-    /// `None` or the task has ended.
+    /// The kernel's statistics for the thread or process that runs the space, read before the space
+    /// was queried. `None` if `runs` is `None` or the task has ended.
     pub task: Option<Task>,
     /// Index in the plan of the edge at whose full ring the space waits; `None` if it does not
     /// wait.
@@ -53,8 +53,8 @@ pub enum PinError {
 }
 
 impl Live {
-    /// Returns the status of each child process (a program or a sandboxed filter) that the spaces
-    /// of the path have reported in `has`.
+    /// Returns the status of each child process in the path: a program or a sandboxed filter. `has`
+    /// contains the resources that the path's spaces have reported.
     pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
         let Some(whole) = self.running_path() else { return Vec::new() };
         let state = whole.state();

@@ -43,7 +43,7 @@ pub enum TapError {
     /// The node's output cannot be tapped. The text is the reason.
     #[error("{0}")]
     Closed(String),
-    /// The space did not respond in time, or has ended.
+    /// The space of the node did not respond in time, or has ended.
     #[error("{0}")]
     SpaceUnavailable(CommandError),
     /// The kernel refused to start a thread.
@@ -96,8 +96,8 @@ pub struct TapRequest {
     pub ring: Option<TapRingWriter>,
 }
 
-/// A reader of a node's output, registered with the kernel programs of a path. Dropping the value
-/// removes the reader.
+/// The registration of a reader with the kernel programs of a path. The programs then export the
+/// output of the reader's node. Dropping the value removes the reader.
 struct KernelTap {
     kernels: Weak<Mutex<Vec<Kernel>>>,
     number: usize,
@@ -179,8 +179,8 @@ impl Live {
     }
 
     /// Freezes the history of the source `node` (the first source if `None`) for `ns` nanoseconds
-    /// from now: no retained frame is evicted, and if memory runs out, new frames are skipped and
-    /// counted by the taps. Waits at most `limit` for each response of a space.
+    /// from now. During this time no stored frame is evicted. If memory runs out, new frames are
+    /// skipped, and the taps count them. Waits at most `limit` for each response of a space.
     ///
     /// # Errors
     ///
@@ -336,8 +336,9 @@ impl Live {
         Some(plan.graph.node(found).name().to_owned())
     }
 
-    /// Returns the classes that a label selects among the blocks that leave a node. Fails if the
-    /// node assigns some of these classes only if an arc names them, and no arc does.
+    /// Returns the classes that a label selects among the blocks that leave a node. Some nodes
+    /// assign certain classes only if an arc names them. Fails if the label selects such a class
+    /// and no arc names it.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
         let classes = self.outgoing_class_set(number, label)?;
         let (plan, at) = (self.plan(), self.node_with_number(number));
@@ -357,7 +358,7 @@ impl Live {
         Ok(SelectedClasses::ranges(classes.without_unnamed(on_request).ranges().to_vec()))
     }
 
-    /// Returns the ranges of the classes that a label selects among the blocks that leave a node.
+    /// Returns the classes that a label selects among the blocks that leave a node, as ranges.
     pub(crate) fn outgoing_class_ranges(
         &self,
         number: usize,

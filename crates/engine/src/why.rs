@@ -34,8 +34,8 @@ pub struct NodeFate {
     pub answered: BTreeMap<String, u64>,
     /// Blocks that no arc from the node selected.
     pub unselected: u64,
-    /// Blocks that left the node and have no packet number: blocks that this node or a node
-    /// upstream created or edited.
+    /// Blocks without a packet number that left the node. This node or a node upstream has created
+    /// or edited them.
     pub made: u64,
     /// Number of blocks that the node consumed.
     pub consumed: u64,
@@ -58,8 +58,8 @@ pub struct NodeFate {
 #[derive(Debug)]
 pub struct FlowQuery {
     /// For each node of the plan, the class names of its output, and the index of the node that
-    /// numbered the sessions of its blocks. This index matters only in replays of older recordings,
-    /// where each filter numbers sessions independently; in other runs it is always 0.
+    /// numbered the sessions of its blocks. The index matters only in replays of older recordings,
+    /// where each filter numbers sessions independently. In other runs it is always 0.
     nodes: Vec<(Classes, usize)>,
     /// The upstream neighbor of each node, by node index.
     upstream: Vec<usize>,
@@ -74,8 +74,8 @@ struct QueryState {
     sessions: HashSet<(usize, u32)>,
     /// Held blocks by node and key, each with the time at which its hold began.
     held: HashMap<(usize, u64), Time>,
-    /// Packet numbers of the flow's frames, by a key that is derived from a frame's time and bytes
-    /// ([`frame_key`]).
+    /// Packet numbers of the flow's frames. The key is derived from the time and the bytes of a
+    /// frame ([`frame_key`]).
     numbers: HashMap<u64, u64>,
     /// Number of packets so far, by source node number.
     packets: HashMap<usize, u64>,
@@ -109,16 +109,16 @@ impl FlowQuery {
         Ok(Self { nodes, upstream, state: Mutex::new(state) })
     }
 
-    /// Returns the fate of the flow, by node of the plan.
+    /// Returns the fate of the flow's blocks at each node of the plan.
     #[must_use]
     pub fn node_fates(&self) -> Vec<NodeFate> {
         self.state().rows.values().cloned().collect()
     }
 
-    /// Prepares a second run of the path if the first one was incomplete: if fragments arrived
-    /// before the first fragment of their datagram, which alone contains the ports, discards the
-    /// recorded fates and returns true. The second run recognizes these fragments. Otherwise does
-    /// nothing and returns false.
+    /// Prepares a second run of the path, if the first run was incomplete. It was incomplete if
+    /// fragments arrived before the first fragment of their datagram, which alone contains the
+    /// ports. In this case, discards the recorded fates and returns true; the second run recognizes
+    /// these fragments. Otherwise does nothing and returns false.
     #[must_use]
     pub fn rewind(&self) -> bool {
         let mut state = self.state();
@@ -173,9 +173,9 @@ impl FlowQuery {
         true
     }
 
-    /// Derives a node's action on a block of the flow from the node's counters before and after the
-    /// call. `reasons` contains the names of the node's drop reasons. A forwarded block is recorded
-    /// by [`FlowQuery::record_departure`] instead.
+    /// Records what a node did to a block of the flow. The action follows from the node's counters
+    /// before and after the call. `reasons` contains the names of the node's drop reasons. A
+    /// forwarded block is recorded by [`FlowQuery::record_departure`] instead.
     fn record_action(
         &self,
         planned: usize,
@@ -234,9 +234,9 @@ impl FlowQuery {
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
-    /// For each node that is running (outermost first), the key of the flow's block in its input
-    /// and the node's counters at that time; `None` unless the input contains exactly one block of
-    /// the flow.
+    /// The nodes that are running, outermost first. A node whose input contains exactly one block
+    /// of the flow is stored as the key of this block and the node's counters before the call. Any
+    /// other node is stored as `None`.
     running: Vec<Option<(u64, Counts)>>,
 }
 
@@ -324,7 +324,8 @@ fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
 
-/// Returns a node and the chain of its first inputs upstream, nearest first.
+/// Returns a node and the nodes upstream of it, nearest first. Follows only the first input of each
+/// node.
 fn node_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }
@@ -337,8 +338,9 @@ fn class_names(graph: &Graph, id: NodeId) -> Classes {
     own.find(|own| !matches!(own, Classes::Same)).unwrap_or(Classes::Same)
 }
 
-/// Returns the node that numbers the sessions of a node's output: the node itself or the nearest
-/// node upstream that numbers sessions, else the most upstream node.
+/// Returns the node that numbers the sessions of the blocks that leave a node. This is the node
+/// itself, or the nearest node upstream that numbers sessions. If there is none, it is the most
+/// upstream node.
 fn numbering_node(graph: &Graph, id: NodeId) -> usize {
     let numbers = |at: &NodeId| {
         graph.node(*at).filter().is_some_and(|used| used.description.state.writes_session_numbers)

@@ -8,7 +8,8 @@ use filter::Form;
 use pipeline::explain;
 use std::time::Duration;
 
-/// A request for a writer: the node, and the class and form of the written blocks.
+/// A request to add written blocks to the output of a node: the node, and the class and form of the
+/// blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriterRequest {
     /// The node; `None` for the first source.
@@ -62,9 +63,9 @@ impl Live {
         }
     }
 
-    /// Returns the form of the blocks that are made from bytes written to a node's output; it
-    /// depends on the form of the node's output. `capture` is true if the writer writes a capture.
-    /// Fails if such blocks cannot be made.
+    /// Returns the form of the blocks that are made from written bytes. It depends on the form of
+    /// the node's output. `capture` is true if the writer writes a capture. Fails if such blocks
+    /// cannot be made.
     fn form_of_written_blocks(
         &self,
         number: usize,

@@ -108,7 +108,7 @@ const EXPRESSIONS: &[&str] = &[
 /// Number of frames on which each pair of programs is compared.
 const FRAME_COUNT: usize = 60;
 
-/// Numbers of comparisons by outcome, for one expression on one link type.
+/// Numbers of comparisons with libpcap by outcome, for one expression on one link type.
 #[derive(Default)]
 struct ComparisonCounts {
     both: usize,
@@ -125,8 +125,8 @@ fn libpcap_options() -> Options<'static> {
     Options { families, ..Options::default() }
 }
 
-/// A known difference from libpcap 1.10 that later versions do not have: a predicate for the
-/// affected link types, the prefixes of the affected expressions (empty for all), and a
+/// A known difference from libpcap 1.10 that later versions do not have. It consists of a predicate
+/// for the affected link types, the prefixes of the affected expressions (empty for all), and a
 /// description. `classic_cases` checks the behaviour of later versions.
 type KnownDifference = (fn(LinkType) -> bool, &'static [&'static str], &'static str);
 

@@ -358,7 +358,7 @@ impl fmt::Debug for Aggregate {
     }
 }
 
-/// Reason why an aggregate could not be created or changed.
+/// Reason why an operation on aggregates failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The lease does not cover the block, or the block is longer than the pool allows.
@@ -375,7 +375,7 @@ pub enum Error {
     /// The aggregate would have more than [`SLICES_MAX`] slices.
     #[error("an aggregate of {slices} slices exceeds the maximum of {SLICES_MAX}: gather it")]
     TooMany {
-        /// Number of slices in the result.
+        /// Number of slices that the aggregate would have.
         slices: usize,
     },
     /// The requested range is not within the aggregate.

@@ -57,7 +57,7 @@ struct CachedFileState {
     view: RwLock<FileView>,
 }
 
-/// The mapping of a file, with the file size at the last check.
+/// The current mapping of a file, and the file size at the last check.
 #[derive(Clone, Debug, Default)]
 struct FileView {
     /// The mapping, or `None` if the file is empty or cannot be mapped.
@@ -176,8 +176,9 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the mapping and the file size. If the size at the last check was less than `end`,
-    /// checks the size again, and remaps the file if it has grown.
+    /// Returns the mapping of the file and the file size. `end` is the end of the range that the
+    /// caller needs. If it exceeds the size at the last check, checks the size again, and remaps
+    /// the file if it has grown.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }
@@ -215,7 +216,7 @@ impl CachedFile {
 
 /// Minimum size of a mapping in bytes; unused address space costs nothing.
 const MAPPING_SIZE_MIN: u64 = 1 << 16;
-/// Mode bit for read access by the owner.
+/// Mode bit of a file that permits its owner to read.
 const OWNER_READ: u32 = 0o400;
 
 fn system_refusal(call: &'static str, errno: i32) -> Refusal {
@@ -239,7 +240,7 @@ pub enum Refusal {
     /// The mode of the file denies this user read access.
     #[error("user {uid} may not read this file")]
     Forbidden {
-        /// User ID of the peer.
+        /// User ID of the peer that may not read the file.
         uid: u32,
     },
     /// The file was truncated during a transfer.

@@ -88,10 +88,11 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }
 
-/// Creates an indirect stream whose readers hold the other ends of these sockets. Over its socket,
-/// which serves as its doorbell from then on, each reader receives an offer and a socket connected
-/// to `grants`. Also returns the peer id of each reader in `grants`. A reader to which no offer
-/// could be sent counts as departed.
+/// Creates an indirect stream, and sends each reader an offer over a socket. `sockets` contains
+/// this process's ends of these sockets; a socket serves as its reader's doorbell from then on.
+/// Each reader also receives a socket connected to the grant server `grants`. Returns the writing
+/// end, and the peer id of each reader in `grants`. A reader to which no offer could be sent counts
+/// as departed.
 pub(crate) fn send_to(
     config: &Config,
     backing: Backing,

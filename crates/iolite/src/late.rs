@@ -30,7 +30,7 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// The manner in which a writer ends.
+/// The manner in which a writer ends in a test: it closes its stream or is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WriterExit {
     Closed,
@@ -49,7 +49,7 @@ impl WriterExit {
     }
 }
 
-/// A writer that publishes [`LAST_BLOCK`] and then closes the stream or is killed.
+/// A writer that publishes [`LAST_BLOCK`] and then ends in the given manner.
 trait RaceWriter: Send + 'static {
     fn write_and_end(self, how: WriterExit);
 }

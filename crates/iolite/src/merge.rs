@@ -42,7 +42,7 @@ pub enum MergeOrder {
     /// Round-robin order. A producer's turn ends after this many blocks, if other producers have
     /// blocks.
     Fair(usize),
-    /// The order of the blocks' timestamps.
+    /// Order of the timestamps that the blocks contain.
     Stamped(Stamped),
 }
 
@@ -60,7 +60,7 @@ pub enum Next {
         /// Length of the block in bytes.
         length: usize,
     },
-    /// No block is available yet; producers remain.
+    /// No block is available yet, but the reader still has producers.
     Nothing,
     /// The reader has no producers any more, so no blocks will follow.
     End,
@@ -73,9 +73,9 @@ pub struct DepartedProducer {
     pub producer: ProducerId,
     /// The fault for which the producer was removed, or `None` if it closed its stream.
     pub fault: Option<Fault>,
-    /// Counts of blocks put, as published by the producer.
+    /// Counts of the blocks that the producer has put, as published by the producer.
     pub put: WriterCounts,
-    /// Counts of blocks taken from the producer.
+    /// Counts of the blocks that the reader has taken from the producer.
     pub taken: ReaderCounts,
 }
 
@@ -95,10 +95,11 @@ pub struct MergedReader {
 struct Producer {
     id: ProducerId,
     input: Box<dyn ProducerReader>,
-    /// Blocks consumed but not returned yet; used only with [`MergeOrder::Stamped`].
+    /// Blocks of this producer that were consumed but not returned yet; used only with
+    /// [`MergeOrder::Stamped`].
     stage: StagedBlocks,
-    /// Reason for the producer's end: `None` while it is running, `Some(None)` after it closed its
-    /// stream, and `Some` of a fault otherwise.
+    /// Reason for the end of the producer. `None` while it is running, `Some(None)` after it closed
+    /// its stream, and `Some(Some(fault))` after a fault.
     ended: Option<Option<Fault>>,
 }
 
@@ -307,13 +308,15 @@ impl MergedReader {
 }
 
 impl Producer {
-    /// Returns true if the producer has no staged block and has not ended.
+    /// Returns true if the merge must wait for this producer: it has no staged block and has not
+    /// ended.
     fn is_waited_for(&self) -> bool {
         self.ended.is_none() && self.stage.is_empty()
     }
 
-    /// Consumes the producer's next block, and records its end or fault. Returns the length of the
-    /// block in bytes, or `None` if there is none. Fails only if `out` is too short.
+    /// Consumes the producer's next block. Records the end or the fault of the producer. Returns
+    /// the length of the block in bytes, or `None` if there is no block. Fails only if `out` is too
+    /// short.
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.ended.is_some() {
             return Ok(None);

@@ -38,7 +38,8 @@ pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     create_ends(n, &RingConfigMessage::new(config, n.saturating_sub(1)))
 }
 
-/// Creates `n` connected ends, and puts `shape` as a message into the writing end.
+/// Creates `n` connected ends of a pipe. Puts the ring configuration `shape` into the writing end
+/// as a message.
 fn create_ends(n: usize, shape: &RingConfigMessage) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=PIPE_ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));

@@ -100,9 +100,9 @@ where
     }
 }
 
-/// Waits until the source has input, or until readers of the destination have released lent blocks,
-/// since the source's writer may be waiting for them. Flushes the destination first. Only callers
-/// that forward by peeking and writing need this; [`splice`] itself waits.
+/// Waits until the source has input, or until readers of the destination have released forwarded
+/// blocks. The source's writer may be waiting for these blocks. Flushes the destination first. Only
+/// callers that forward by peeking and writing need this; [`splice`] itself waits.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
@@ -125,14 +125,15 @@ where
 enum ForwardResult {
     /// The destination has accepted or dropped the pointer.
     Forwarded,
-    /// The destination did not accept a pointer to the block.
+    /// The destination did not accept a pointer, so the block must be copied.
     Refused,
-    /// The source has lent no block.
+    /// The source has lent no block, so the next bytes must be copied.
     NothingLent,
 }
 
-/// Moves several blocks of up to `max` bytes in total as pointers, if the source lends them and the
-/// destination has room. Adds them to `moved`. Returns false if none was moved.
+/// Moves several blocks of up to `max` bytes in total as pointers. Requires that the source lends
+/// the blocks and the destination has room. Adds the moved bytes to `moved`. Returns false if no
+/// block was moved.
 #[inline]
 fn forward_pointers<F, T>(
     from: &mut F,
@@ -161,7 +162,7 @@ where
 }
 
 /// Moves up to `max` bytes of the next block as a pointer, if the source lends the block and the
-/// destination accepts it, and adds them to `moved`. A block that the destination drops is also
+/// destination accepts it. Adds the bytes to `moved`. A block that the destination drops is also
 /// consumed and counted.
 #[inline]
 fn forward_pointer<F, T>(
@@ -197,9 +198,9 @@ where
     Ok(ForwardResult::Forwarded)
 }
 
-/// Copies up to `max` bytes of the next block to the destination, and adds them to `moved`. Writes
-/// the bytes from a peeked slice or, if a peek would have to copy them, reads them directly into
-/// the destination.
+/// Copies up to `max` bytes of the next block to the destination. Adds the bytes to `moved`. Writes
+/// the bytes from a peeked slice. If a peek would have to copy them, reads them directly into the
+/// destination instead.
 fn write_peeked<F, T>(
     from: &mut F,
     to: &mut T,

@@ -71,7 +71,7 @@ struct SpaceState {
 /// Counters of a space's queries to owners. [SL §5.3.1]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueryCounts {
-    /// Number of dbufs mapped on demand.
+    /// Number of dbufs that were mapped after a query.
     pub mapped: u64,
     /// Number of queries that did not result in a mapping, mostly because owners refused.
     pub refused: u64,
@@ -216,7 +216,8 @@ pub(crate) struct ForeignDbuf {
     trusted: bool,
 }
 
-/// Maximum length of a mapped dbuf in bytes: far below the range of positions in a rich pointer.
+/// Maximum length in bytes of a dbuf that can be mapped. It is far below the maximum position in a
+/// rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 impl ForeignDbuf {
@@ -263,8 +264,8 @@ impl ForeignDbuf {
         Ok(at as usize)
     }
 
-    /// Checks a block that ends at offset `end`, beyond the mapping. Such a block is valid only in
-    /// a file whose current size includes it.
+    /// Checks a block that extends beyond the mapping; `end` is the offset of its end. Such a block
+    /// is valid only in a file whose current size includes it.
     #[cold]
     fn check_file_extent(&self, place: Extent, end: u64) -> Result<(), Fault> {
         match &self.file {

@@ -92,7 +92,7 @@ impl Fixture {
         Some(Process { other, peer })
     }
 
-    /// Lends the client a segment to which this process holds no reference itself.
+    /// Lends the client a new segment. This process keeps no reference of its own to the segment.
     fn lend(&mut self, client: &Process) {
         let bytes = self.random.bytes(SEGMENT_SIZE);
         let sent = self.pool.copy(&bytes).unwrap();
@@ -101,7 +101,8 @@ impl Fixture {
         report_step(&client.other, &describe_block(pointer, &bytes));
     }
 
-    /// Handles a client's messages up to step `until`, at which the client is left waiting.
+    /// Handles the messages of a client until the client reports step `until`. The client is then
+    /// left waiting.
     fn serve(&mut self, client: &Process, until: u64) {
         loop {
             let (word, numbers, _) =

@@ -46,8 +46,8 @@ fn start_producer(role: &str, producer: u64) -> Option<(OtherUserProcess, Input)
     Some((other, input))
 }
 
-/// Reads to the end. Calls `each` with the words of each block. Returns the block count of each
-/// producer, after checking that the first `honest` producers have no gap.
+/// Reads the merged streams to their end. Calls `each` with each block, as words. Returns the
+/// number of blocks of each producer, after checking that the first `honest` producers have no gap.
 fn drain(merged: &mut MergedReader, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];

@@ -44,8 +44,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Maximum wait for a space to end its current pass; after that, the change or observation is
-/// abandoned.
+/// Maximum wait for a space to end its current pass. After it, the change or the observation that
+/// needs the space is abandoned.
 const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Handle of the thread that observes paths. Dropping the handle stops and joins the thread.
@@ -109,17 +109,16 @@ struct PathObserver {
     /// Stages (filters with everything downstream of them) that now run in threads of their own;
     /// `None` if there are none.
     made_stages: Option<StagesInThreads>,
-    /// True once the user has been told that the counters of the path's kernel programs cannot be
-    /// read.
+    /// True once the user has been told that this process cannot read the counters of the path's
+    /// kernel programs.
     reported_unreadable: bool,
-    /// Node numbers of the sinks that already got a thread of their own, or for which this was
-    /// refused.
+    /// Node numbers of sinks for which a move to a thread of their own succeeded or was refused.
     tried_sinks: HashSet<usize>,
 }
 
 /// Minimum number of blocks in an observation; an observation with fewer blocks is ignored.
 const BLOCKS_MIN: u64 = 256;
-/// Maximum length of an observation, as a multiple of the configured length.
+/// Maximum length of an observation, as a multiple of the length in the settings.
 const OBSERVATION_LENGTH_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
@@ -142,8 +141,8 @@ impl PathObserver {
         }
     }
 
-    /// Sleeps for `ns` nanoseconds and handles events in the meantime. Returns true if the thread
-    /// must end; the sleep may then be shorter.
+    /// Sleeps for `ns` nanoseconds, and handles events of spaces in the meantime. Returns true if
+    /// the observing thread must end; the sleep may then be shorter.
     fn sleep_or_stop(&mut self, wakes: &Receiver<ObserverMessage>, ns: u64) -> bool {
         let end = sys::clock::monotonic_ns().saturating_add(ns);
         loop {
@@ -181,9 +180,9 @@ impl PathObserver {
         }
     }
 
-    /// Observes the paths once; blocks for the length of an observation. Returns `None` if the
-    /// paths have ended or the thread must end, and `Some(None)` if the first path changed during
-    /// the observation or a space did not respond.
+    /// Observes the paths once. Blocks for the length of an observation. Returns `None` if the
+    /// paths have ended or the observing thread must end. Returns `Some(None)` if the first path
+    /// changed during the observation or a space did not respond.
     fn observation(&mut self, wakes: &Receiver<ObserverMessage>) -> Option<Option<Observation>> {
         let live = self.lives.first()?.clone();
         let lives = self.lives.clone();
@@ -245,9 +244,9 @@ impl PathObserver {
         (self.adapt.copies || self.adapt.stages) && self.spread_work(observation, &plan, &machine)
     }
 
-    /// Moves filters between spaces if a move is due; `why` is the reason that users see. Returns
-    /// true if a move was made, was refused, or will be made if the next observations agree with
-    /// this one.
+    /// Moves filters between the kernel and threads, if such a move is due. `why` is the reason
+    /// that users see. Returns true if a move was made, was refused, or will be made if the next
+    /// observations agree with this one.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveProposal { now, then, places });

@@ -12,12 +12,13 @@ use crate::path::RatePolicy;
 use pipeline::graph::NodeId;
 use std::collections::HashSet;
 
-/// The evidence required before filters are moved.
+/// The evidence that the policy requires before it moves filters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Number of agreeing observations that a move needs beyond the number that replicas need.
+    /// Number of consecutive observations that must propose a move, in excess of the number that
+    /// adding replicas requires.
     extra_votes: u32,
 }
 
@@ -31,13 +32,13 @@ impl MoveThreshold {
     pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
 }
 
-/// A proposed move of nodes to other spaces, with the current and the predicted average cost per
-/// block.
+/// A proposal to move nodes to other spaces, with the average cost of a block before and after the
+/// move.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MoveProposal {
-    /// Current cost of a block in ns.
+    /// Current average cost of a block in ns.
     pub(super) now: f64,
-    /// Predicted cost of a block in ns if the move is made.
+    /// Predicted average cost of a block in ns after the move.
     pub(super) then: f64,
     /// The nodes to move, each with the name of its new space.
     pub(super) places: Vec<NodePlacement>,
@@ -49,15 +50,17 @@ impl MoveProposal {
     }
 }
 
-/// The policy for moves. Its votes, refusals and current pause persist across observations.
+/// The policy that decides about moves of filters. It keeps its state from one observation to the
+/// next.
 #[derive(Debug)]
 pub(super) struct MovePolicy {
     rate_policy: RatePolicy,
     threshold: MoveThreshold,
-    /// Number of consecutive observations that proposed the same moves.
+    /// Number of consecutive observations that have proposed the moves in `last`.
     votes: u32,
     last: Vec<NodePlacement>,
-    /// Nodes that were moved at least once; moving one of them again lengthens the pause.
+    /// Nodes that were moved at least once. A further move of one of these nodes lengthens the
+    /// pause.
     moved: HashSet<NodeId>,
     /// Moves that were refused permanently.
     refused: Vec<Vec<NodePlacement>>,
@@ -79,15 +82,15 @@ impl MovePolicy {
         }
     }
 
-    /// Returns true if at least one of the latest proposals counts towards a move, but more
-    /// agreeing proposals are required.
+    /// Returns true if the policy will make a move once more observations propose it.
     pub(super) const fn is_imminent(&self) -> bool {
         self.votes > 0
     }
 
-    /// Decides on the latest proposal, made at `at` (in ns). `move_offer` is `None` if no move was
-    /// proposed. Returns the moves to make if the pause after the previous move is over and enough
-    /// consecutive proposals since then agree on a sufficient saving; otherwise `None`.
+    /// Decides whether to make the moves that an observation proposes. `at` is the time of the
+    /// observation in ns, and `move_offer` is `None` if it proposes no move. Returns the moves to
+    /// make, if enough consecutive observations after the pause agree on them and on a sufficient
+    /// saving. Otherwise returns `None`.
     pub(super) fn decide(
         &mut self,
         at: u64,

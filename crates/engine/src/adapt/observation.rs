@@ -19,7 +19,7 @@ const SATURATED_BUSY_RATIO_MIN: f64 = 0.8;
 pub(super) struct CounterSnapshot {
     at: u64,
     ledger: Ledger,
-    /// Counters of each kernel program's current generation.
+    /// Counters that each kernel program has collected since the last change of the path.
     in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
     /// Number of changes to the path before the snapshot. It detects a change between two
@@ -62,10 +62,10 @@ impl CounterSnapshot {
     }
 }
 
-/// The activity of a path during an interval: the difference between two snapshots of its counters.
+/// The activity of a path during an interval, computed from two snapshots of its counters.
 #[derive(Debug)]
 pub(super) struct Observation {
-    /// End of the interval on the monotonic clock, in ns.
+    /// End of the observed interval on the monotonic clock, in ns.
     pub(super) at: u64,
     plan: Plan,
     measured: Measurements,
@@ -120,8 +120,8 @@ impl Observation {
         self.source_blocks as f64 * 1e9 / self.measured.elapsed_ns as f64
     }
 
-    /// Returns the processor time that all threads used together, as a fraction of wall time.
-    /// Exceeds 1.0 if several processors were busy.
+    /// Returns the processor time that all threads used together, divided by the length of the
+    /// interval. Exceeds 1.0 if several processors were busy.
     pub(super) fn busy_ratio(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.measured.elapsed_ns as f64
@@ -140,8 +140,8 @@ impl Observation {
         most as f64 >= SATURATED_BUSY_RATIO_MIN * self.measured.elapsed_ns as f64
     }
 
-    /// Returns a copy of the cost table `known` that contains, for each arc, the fraction of blocks
-    /// observed to take it. The costs themselves stay unchanged.
+    /// Returns a copy of the cost table `known` with the observed arc shares. The share of an arc
+    /// is the fraction of blocks that take it. The costs themselves stay unchanged.
     pub(super) fn costs_with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);

@@ -9,22 +9,22 @@
 
 use crate::path::RatePolicy;
 
-/// Maximum sleep between two observations, as a multiple of the length of an observation.
+/// Maximum sleep between two observations, as a multiple of the length of one observation.
 const SLEEP_FACTOR_MAX: u64 = 80;
-/// Maximum pause after a change of the replicas or placement, in ns.
+/// Maximum pause between two changes to the replicas or to the placement of a path, in ns.
 pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
-/// Factor by which the pause grows after each undone change.
+/// Factor by which the pause before the next change grows after each change that was undone.
 pub(super) const PAUSE_GROWTH_FACTOR: u64 = 8;
 /// Minimum fraction of an interval that a thread sleeps for it to count as having spare capacity.
 const SPARE_IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to the throughput without, for the replicas to
 /// stay.
 const THROUGHPUT_RATIO_MIN: f64 = 1.08;
-/// Fraction of one processor. Replicas are removed if all threads together use less, because a
-/// single instance can then process all blocks.
+/// Maximum processor time of all threads together, as a fraction of one processor, for the replicas
+/// to be removed. A single instance can then process all blocks.
 const SINGLE_INSTANCE_BUSY_RATIO_MAX: f64 = 0.5;
 
-/// The part of an observation's result that the replica policy needs.
+/// The results of an observation by which the replica policy decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ReplicaInputs {
     /// True if the path currently has replicas.
@@ -35,7 +35,7 @@ pub(super) struct ReplicaInputs {
     pub(super) rate: f64,
     /// Processor time that all threads used together, as a fraction of wall time.
     pub(super) busy: f64,
-    /// Fraction of the time during which the busiest thread slept.
+    /// Fraction of the observed interval during which the busiest thread slept.
     pub(super) idle: f64,
 }
 
@@ -53,15 +53,16 @@ impl ReplicaStep {
     }
 }
 
-/// The policy for replicas; keeps votes, rates and the current pause between observations.
+/// The policy that decides about replicas. It keeps its state from one observation to the next.
 #[derive(Debug)]
 pub(super) struct ReplicaPolicy {
     rate_policy: RatePolicy,
-    /// Block rates of consecutive observations: of those that agree on adding replicas, or, after
-    /// replicas were added, of those that measure their effect.
+    /// Block rates in consecutive observations. Before replicas are added, these are the
+    /// observations that agree on adding them; afterwards, the observations that measure their
+    /// effect.
     votes: Vec<f64>,
     /// Number of consecutive observations in which all threads together used less than
-    /// [`SINGLE_INSTANCE_BUSY_RATIO_MAX`] of a processor.
+    /// [`SINGLE_INSTANCE_BUSY_RATIO_MAX`] of a processor and every thread had spare capacity.
     underused: u32,
     /// The rate without replicas, measured before replicas were added. `None` if there are no
     /// replicas, or once the replicas have proved worthwhile.
@@ -86,8 +87,9 @@ impl ReplicaPolicy {
         }
     }
 
-    /// Returns the time, in ns, to sleep until the next observation: 0 if `soon` is true, because a
-    /// pending change awaits another observation; otherwise twice the previous time, within limits.
+    /// Returns the time in ns to sleep until the next observation. `soon` is true if a pending
+    /// change awaits another observation; the time is then 0. Otherwise, it is twice the previous
+    /// time, within limits.
     pub(super) fn next_sleep_ns(&mut self, soon: bool) -> u64 {
         let next = (self.sleep * 2).clamp(
             self.rate_policy.observation_ns,
@@ -97,8 +99,8 @@ impl ReplicaPolicy {
         self.sleep
     }
 
-    /// Returns true if the latest observations agree on adding replicas but are too few to add
-    /// them, or if the effect of added replicas has not been evaluated yet.
+    /// Returns true if the policy has begun to collect evidence: for adding replicas, or for
+    /// keeping the replicas that it has added.
     pub(super) const fn is_imminent(&self) -> bool {
         !self.votes.is_empty() || self.rate_without_replicas.is_some()
     }
@@ -172,8 +174,8 @@ impl ReplicaPolicy {
         ))
     }
 
-    /// Multiplies the pause before the next change by [`PAUSE_GROWTH_FACTOR`], up to
-    /// [`PAUSE_MAX_NS`]. The pause begins at `at` (in ns).
+    /// Begins a longer pause before the next change. The pause begins at `at` (in ns). It is
+    /// [`PAUSE_GROWTH_FACTOR`] times as long as the previous one, up to [`PAUSE_MAX_NS`].
     fn lengthen_pause(&mut self, at: u64) {
         self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(PAUSE_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);

@@ -17,29 +17,31 @@ use std::time::Duration;
 
 /// Interval between two readings of the dispatcher's block counts, in ns.
 const INTERVAL_NS: u64 = 200_000_000;
-/// Maximum wait, during which the path is paused, for the replicas to empty their queues.
+/// Maximum time for which the path is paused while the replicas empty their queues. The move of
+/// sessions is abandoned after it.
 const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);
-/// Minimum value of the pause between two moves of sessions, in ns.
+/// Minimum length of the pause that follows a move of sessions before the next move, in ns.
 const SESSION_MOVE_PAUSE_MIN_NS: u64 = 1_000_000_000;
-/// Maximum value of the pause between two moves, in ns.
+/// Maximum length of the pause that follows a move of sessions before the next move, in ns.
 const PAUSE_MAX_NS: u64 = 64_000_000_000;
 
-/// The state of load balancing between replicas.
+/// The state of the load balancing between the replicas of a path.
 #[derive(Debug, Default)]
 pub(super) struct SessionBalance {
     /// The replicas (from, to) between which the last reading proposed a move; `None` if it
     /// proposed none.
     proposed: Option<(u8, u8)>,
-    /// Pause that must follow the last move before the next one, in ns.
+    /// Pause that must separate the next move of sessions from the last one, in ns.
     pause_ns: u64,
-    /// Time of the last move on the monotonic clock, in ns; 0 if there was none.
+    /// Time of the last move of sessions on the monotonic clock, in ns; 0 if there was none.
     last_ns: u64,
 }
 
 impl SessionBalance {
-    /// Records the two replicas between which the current reading proposes a move (`proposed`;
-    /// `None` if it proposes none). Returns true if a move is due: the previous reading proposed
-    /// the same two replicas, and the pause since the last move is over.
+    /// Records the move of sessions that the current reading of the block counts proposes.
+    /// `proposed` contains the two replicas between which sessions should move, or `None`. Returns
+    /// true if the move is due: the previous reading proposed the same two replicas, and the pause
+    /// since the last move is over.
     fn is_due(&mut self, now: u64, proposed: Option<(u8, u8)>) -> bool {
         let agrees = std::mem::replace(&mut self.proposed, proposed) == proposed;
         proposed.is_some() && agrees && now.saturating_sub(self.last_ns) >= self.pause_ns
@@ -63,7 +65,8 @@ impl PathObserver {
         }
     }
 
-    /// Reads the block counts since the last reading, and moves sessions if a move is due.
+    /// Reads the number of blocks in each bucket of sessions since the last call. Moves sessions
+    /// between replicas if a move is due.
     pub(super) fn balance_sessions_once(&mut self) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.sessions) else { return };
         let shares = session_shares(live, SPACE_WAIT_MAX);

@@ -17,16 +17,17 @@ use crate::live::Live;
 use pipeline::explain;
 use pipeline::plan::{Machine, Plan, StageDivision};
 
-/// A proposal of the planner: replicas, or stages in threads of their own.
+/// A proposal of the planner to distribute work: by replicas, or by stages in threads of their own.
 enum SpreadProposal {
     Replicas(String),
     Stages(StageDivision),
 }
 
-/// Stages that were moved to threads of their own, and the spaces in which their nodes ran before.
+/// Stages that were moved to threads of their own, and the spaces in which the nodes of these
+/// stages ran before.
 #[derive(Debug)]
 pub(super) struct StagesInThreads {
-    /// Number of changes to the path when the stages were created. If the path has changed since
+    /// Number of changes to the path when the stages were moved. If the path has changed since
     /// then, the stages no longer match its plan.
     changes: u64,
     homes: Vec<NodePlacement>,
@@ -100,7 +101,8 @@ impl PathObserver {
         true
     }
 
-    /// Returns the planner's proposal for the observed costs, if any.
+    /// Returns the planner's proposal to distribute work, based on the observed costs, if it has
+    /// one.
     fn propose_spread(
         &self,
         observation: &Observation,

@@ -54,8 +54,9 @@ impl PathObserver {
     }
 }
 
-/// Returns a thread name that the connected component of the sink does not use yet: `thread` with
-/// the next higher number, or 0 if no thread there has a number.
+/// Returns the name for a new thread of the connected component that contains the sink. The name is
+/// `thread` and a number: one more than the highest number in use, or 0 if no thread of the
+/// component has a number.
 fn new_thread_name(plan: &Plan, node: NodeId) -> String {
     let part = plan.space_of(node).component;
     let threads = plan.spaces.iter().filter(|space| space.component == part);

@@ -28,15 +28,15 @@ const START_OBSERVATION_NS: u64 = 2_000_000_000;
 /// must agree, so a wrong placement is corrected after a tenth of the observation period.
 const START_RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// Maximum fraction of a filter's input that takes an arc for the arc to be named as a reason for a
-/// move.
+/// Maximum fraction of a filter's input that takes an arc for the arc to count as seldom taken. The
+/// reason for a move names the arcs that are seldom taken.
 const REPORTED_ARC_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
-    /// Waits for the first blocks, then observes the path for [`START_OBSERVATION_NS`], or for up
-    /// to twice as long while newly added threads are evaluated. Ends earlier if a space does not
-    /// respond, or once no filter or stage may move any more. Returns false if the path has ended
-    /// or the thread must end.
+    /// Waits for the first blocks, then observes the path for [`START_OBSERVATION_NS`]. While newly
+    /// added threads are evaluated, observes for up to twice as long. Ends earlier if a space does
+    /// not respond, or once no filter or stage may move any more. Returns false if the path has
+    /// ended or the observing thread must end.
     pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<ObserverMessage>) -> bool {
         loop {
             match wakes.recv() {
@@ -146,13 +146,13 @@ impl PathObserver {
     }
 }
 
-/// The result of one comparison of the counters.
+/// The result of a comparison of a path's counters with an earlier snapshot.
 enum CounterCheckOutcome {
     /// Nothing has changed, so the next comparison uses the same snapshot.
     Continue,
     /// The path has changed, so counting restarts from a new snapshot.
     Restart,
-    /// Counters cannot be read, or the path has replicas, so no filter may move.
+    /// The counters cannot be read, or the path has replicas. No filter may move in either case.
     Unreadable,
 }
 

@@ -17,8 +17,8 @@ use super::share::WorkerCounters;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The drop reason for a loss at the workers' own sockets and rings of which only a lower bound is
-/// known.
+/// The drop reason for blocks lost at the workers' own sockets and rings, if only a lower bound of
+/// their number is known.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 
@@ -30,7 +30,8 @@ pub(super) struct Losses {
 }
 
 /// Computes the losses of a source from the counters of all workers that were not killed. `quiet`
-/// is true if all workers started before the first block, `alone` if there is only one worker.
+/// is true if all workers started before the first block. `alone` is true if there is only one
+/// worker.
 pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool, bool)) -> Losses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<WorkerCounters> = Vec::new();
@@ -71,9 +72,10 @@ impl Losses {
         }
     }
 
-    /// Adds the losses at locations that each belong to one worker. If the workers' shares
-    /// determine the loss, the count is exact; otherwise it is unknown, and a lower bound of the
-    /// sum and a note are added. `quiet` and `alone` are the flags of [`aggregate_losses`].
+    /// Adds the losses at locations that belong to one worker each, such as the worker's socket. If
+    /// the counters of the workers determine the loss, the count is exact. Otherwise the count is
+    /// unknown, and a lower bound and a note are added. `quiet` and `alone` are the flags of
+    /// [`aggregate_losses`].
     fn add_worker_losses(&mut self, all: &[WorkerCounters], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
@@ -118,9 +120,9 @@ impl Losses {
     }
 }
 
-/// Returns the minimum and maximum number of blocks missing at locations that each belong to one
-/// worker, or `None` if a counter could not be read. `quiet` is true if all workers started before
-/// the first block.
+/// Returns bounds on the number of missing blocks, for losses at locations that belong to one
+/// worker each. The first number is the minimum, the second the maximum. Returns `None` if a
+/// counter could not be read. `quiet` is true if all workers started before the first block.
 fn loss_bounds(all: &[WorkerCounters], quiet: bool) -> Option<(u64, u64)> {
     let sum: u64 = all.iter().map(WorkerCounters::total_lost).sum::<Option<u64>>()?;
     if sum == 0 {
@@ -141,9 +143,9 @@ fn format_location_names(places: &[(DropReason, Option<u64>)]) -> String {
     names.join(" and ")
 }
 
-/// Sets the losses of a source, and sets its input to the sum of its output and its losses; the
-/// input is unknown if a loss is unknown. Clears the positions of lost blocks, and appends the
-/// remark of `losses` to that of the source.
+/// Stores the losses of a source in its counters. The input of the source becomes the sum of its
+/// output and its losses; it is unknown if a loss is unknown. Clears the positions of lost blocks.
+/// Appends the remark of `losses` to that of the source.
 pub(super) fn set_source_losses(source: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     source.observed =

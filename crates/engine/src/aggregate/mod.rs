@@ -22,7 +22,7 @@ use runtime::ledger::{Ledger, NodeEntry};
 use runtime::report::{NodeReport, merge_reports_by_node};
 use share::{DividedSource, WorkerCounters, divided_sources};
 
-/// The drop reason for blocks in the share of a worker process that was killed.
+/// The drop reason for blocks that a killed worker process should have processed.
 pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
 
 /// The report of one worker process: its last outcome, and how it started and ended.
@@ -66,8 +66,9 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     merged
 }
 
-/// Reduces the counters of each worker process to the worker's own share of the source. The
-/// aggregated losses of the source are added to the first worker that has counters for it.
+/// Reduces the counters of each worker process to the worker's own share of one source. Stores the
+/// losses of the source, computed from all workers, in the first worker that has counters for the
+/// source.
 fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
     let leave = |engine: &mut WorkerReport| match engine.killed {
         true => shared.reduce_killed_worker(graph, &mut engine.outcome.ledger),
@@ -90,10 +91,11 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
     }
 }
 
-/// Computes the unreported share of killed worker processes from the counters of the survivors: the
-/// blocks that one survivor received or lost, less all reported shares and the losses of all
-/// survivors. If survivors received or lost different numbers of blocks, the smallest number is
-/// used if the run was `stopped`, otherwise the largest. Returns 0 if no worker survived.
+/// Computes the blocks in the shares of killed worker processes that these processes did not
+/// report. These are the blocks that one surviving worker received or lost, minus the reported
+/// shares of all workers and the losses of all survivors. Survivors may have received or lost
+/// different numbers of blocks; the smallest number is used if the run was `stopped`, otherwise the
+/// largest. Returns 0 if no worker survived.
 fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
     let saw = |view: &&&WorkerCounters| view.total_arrived().unwrap_or(view.received.blocks);
@@ -129,7 +131,7 @@ pub fn balance_killed_ledger(outcome: &mut Outcome) {
     }
 }
 
-/// Adds the counters of one worker process to the aggregate.
+/// Adds the ledger of one worker process to the merged ledger of the request.
 fn merge_ledgers(merged: &mut Ledger, other: Ledger) {
     let mut view: Vec<&str> = Vec::new();
     let mut places = Vec::new();
@@ -177,7 +179,8 @@ fn add_source_counters(to: &mut SourceCounters, more: &SourceCounters) {
     }
 }
 
-/// Sums the amounts of each name. Returns the sums in the order of first occurrence.
+/// Sums amounts that have the same name. Returns one sum for each name, in the order of first
+/// occurrence.
 fn sum_by_name<N: Clone + PartialEq>(all: &[(N, Amount)]) -> Vec<(N, Amount)> {
     let mut sums: Vec<(N, Amount)> = Vec::new();
     for (name, amount) in all {

@@ -38,11 +38,11 @@ pub(super) struct DividedSource {
     nth: usize,
 }
 
-/// The counters of one worker process between a source and the filter that divides the blocks among
-/// workers.
+/// The counters of one worker process on the route from a source to the filter that divides the
+/// source's blocks among the workers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerCounters {
-    /// Blocks of the worker's own share that reached the filter.
+    /// Blocks of the worker's own share that reached the dividing filter.
     pub(super) own: Amount,
     /// Blocks of all shares that reached the filter, including the worker's own share.
     pub(super) received: Amount,
@@ -51,13 +51,13 @@ pub(super) struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    /// Returns the total loss, or `None` if a counter could not be read.
+    /// Returns the number of blocks lost on the route, or `None` if a counter could not be read.
     pub(super) fn total_lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
 
-    /// Returns the number of blocks that were received or lost, or `None` if a counter could not be
-    /// read.
+    /// Returns the number of blocks that reached the dividing filter or were lost on the route to
+    /// it. Returns `None` if a counter could not be read.
     pub(super) fn total_arrived(&self) -> Option<u64> {
         self.total_lost().map(|lost| self.received.blocks + lost)
     }
@@ -99,7 +99,8 @@ fn single_outgoing_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> 
 }
 
 impl DividedSource {
-    /// Reduces a ledger to the worker's own share. Returns the counters before the reduction.
+    /// Removes the blocks of other workers' shares from the ledger of a worker. Returns the
+    /// counters before the removal.
     pub(super) fn reduce_to_share(&self, ledger: &mut Ledger) -> WorkerCounters {
         let (mut received, mut others) = (Amount::default(), Amount::default());
         for row in ledger.filters.iter_mut().filter(|row| self.is_dividing_filter(row)) {
@@ -117,9 +118,9 @@ impl DividedSource {
         WorkerCounters { own: received.saturating_sub(others), received, lost }
     }
 
-    /// Reduces the ledger of a killed worker to the share that the worker reported. Its counters
-    /// after the last report are unknown, so the nodes and edges on the route are replaced by new
-    /// ones that count only this share.
+    /// Reduces the ledger of a killed worker to the share that the worker reported. The worker's
+    /// counters after its last report are unknown. The nodes and edges on the route are therefore
+    /// replaced by new ones that count only this share.
     pub(super) fn reduce_killed_worker(
         &self,
         graph: &Graph,
@@ -156,7 +157,7 @@ impl DividedSource {
         WorkerCounters { own, ..WorkerCounters::default() }
     }
 
-    /// Adds blocks of the worker's own share that the worker never reported, and counts them as
+    /// Adds blocks of a killed worker's share that the worker never reported. Counts them as
     /// dropped.
     pub(super) fn add_unreported_share(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
@@ -180,7 +181,7 @@ impl DividedSource {
         }
     }
 
-    /// Returns the source's entry in the ledger, if there is one.
+    /// Returns the counters of the route's source in the ledger, or `None` if the ledger has none.
     pub(super) fn source_entry<'l>(
         &self,
         ledger: &'l mut Ledger,
@@ -197,8 +198,9 @@ impl DividedSource {
         row.planned == self.source && *row.name == *self.name
     }
 
-    /// Returns the plan index of the node `name` on this route: the index of the dividing filter
-    /// for the reading side of a ring, otherwise the index of the source.
+    /// Returns the plan index under which the node `name` of this route is counted. For the reading
+    /// side of a ring, this is the index of the dividing filter; otherwise, it is the index of the
+    /// source.
     fn planned_index(&self, name: &NodeName) -> usize {
         if name.ring_end() == Some(RingEnd::Import) { self.share } else { self.source }
     }
@@ -208,8 +210,7 @@ impl DividedSource {
         ledger.edges.iter().filter(move |edge| edge.planned == number)
     }
 
-    /// Removes the losses on the route to the filter from the ledger, and returns them with their
-    /// locations.
+    /// Removes the losses on this route from the ledger. Returns them with their locations.
     fn take_losses(&self, ledger: &mut Ledger) -> Vec<(DropReason, Option<u64>)> {
         let mut lost: Vec<(DropReason, Option<u64>)> = Vec::new();
         for at in 0..ledger.edges.len() {
@@ -226,8 +227,8 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts `amount` from the edges of this route that lead to the node `to`, and from the
-    /// nodes and edges of the route upstream of them.
+    /// Subtracts `amount` from the counters of this route upstream of the node `to`: from the edges
+    /// that lead to `to`, and from the nodes and edges before them.
     fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
@@ -244,8 +245,9 @@ impl DividedSource {
         }
     }
 
-    /// Subtracts `part` from the input of the edge at index `at`, from the node that put the blocks
-    /// on this edge, and from the edges and nodes upstream of that node.
+    /// Subtracts `part` from the blocks put on the edge at index `at` of the ledger. Also subtracts
+    /// it from the node that put these blocks on the edge, and from the edges and nodes upstream of
+    /// that node.
     fn subtract_edge_input(&self, ledger: &mut Ledger, at: usize, part: Amount) {
         let edge = &mut ledger.edges[at];
         edge.put = edge.put.saturating_sub(part);
@@ -269,8 +271,8 @@ impl DividedSource {
         self.subtract_upstream(ledger, &from, part);
     }
 
-    /// Estimates the output of a kernel program whose counters are lost, from the blocks that
-    /// reached the nodes downstream of it in this process.
+    /// Estimates the output of a kernel program whose counters are lost. The estimate is the number
+    /// of blocks that entered this process at the nodes downstream of the program.
     fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = downstream_nodes(graph, self.share);
         let mut output = Amount::default();

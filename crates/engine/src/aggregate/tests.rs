@@ -106,7 +106,8 @@ const SOCKET_LOSS: DropReason = DropReason::Named("socket");
 /// The drop reason for losses in a ring between two threads, upstream of the `shard` filter.
 const RING_LOSS: DropReason = DropReason::Ring;
 
-/// Adds losses of the source under these drop reasons to a report, and returns the report.
+/// Adds losses of the source to a report of a worker process, and returns the report. `places`
+/// pairs each drop reason with the number of blocks.
 fn report_with_losses(
     mut worker_report: WorkerReport,
     places: &[(DropReason, Option<u64>)],
@@ -127,8 +128,8 @@ fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Inserts a ring between two threads on edge number `at` of a report, and returns the report. `of`
-/// contains the plan indices of the ring's writing end and reading end.
+/// Inserts a ring between two threads on the edge at index `at` of a report's ledger, and returns
+/// the report. `of` contains the plan indices of the ring's writing end and reading end.
 fn report_with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);

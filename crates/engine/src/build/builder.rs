@@ -30,20 +30,20 @@ use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{RollbackLog, StepResource};
 
-/// The running state of a component for which a hot swap is prepared.
+/// The running state of a connected component. A hot swap of the component is prepared from it.
 pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningComponent,
-    /// Numbers of the nodes that survive the swap.
+    /// Numbers of the nodes that the hot swap keeps.
     pub(crate) kept: &'a HashSet<usize>,
-    /// Numbers of the surviving nodes whose filter is replaced by a new filter.
+    /// Numbers of the kept nodes whose filter is replaced by a new filter.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// Maps the number of every edge that leaves the kernel to the index of that edge in the new
-    /// plan.
+    /// Edges of the running plan that leave the kernel: the number of the edge, and the index of
+    /// the same edge in the new plan.
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
-    /// True if the swap replaces the kernel program.
+    /// True if the hot swap replaces the component's kernel program.
     pub(crate) replaces_program: bool,
-    /// Number of spaces that earlier plans of the path had. A recording numbers the new spaces from
-    /// this number on.
+    /// Number of spaces in all earlier plans of the path. New spaces are numbered from this number
+    /// on in a recording.
     pub(crate) spaces: usize,
 }
 
@@ -57,41 +57,41 @@ impl SwapContext<'_> {
     }
 }
 
-/// A successor of a running kernel program, ready to be installed.
+/// The replacement of a running kernel program by a successor that is ready to be installed.
 #[derive(Debug)]
 pub(crate) struct ProgramSuccession {
     /// Index of the running program among the kernel programs of its connected component.
     pub(crate) kernel: usize,
-    /// The number of the source node that represents the program in the ledger.
+    /// The number of the source node under which the ledger reports the program.
     pub(crate) first: usize,
     /// The successor program, and the handle that installs it.
     pub(crate) next: NextGeneration,
 }
 
-/// A space under construction. Sinks and programs are placeholders until all other steps have
-/// succeeded.
+/// A space under construction. Placeholders stand for its sinks and programs until all other steps
+/// have succeeded.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) assembly: Assembly,
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// Pools for the blocks of single sources: the memory that a source lends, or a pool that the
-    /// space allocates for it.
+    /// Pools that serve a single source each. Such a pool is the memory that the source lends, or
+    /// memory that the space allocates for the source.
     pub(super) lent: Vec<Pool>,
     /// Sources that lend memory to the space.
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
-    /// For each running kernel program to be replaced: the node through which its output enters the
-    /// space, and its successor.
+    /// Successors of running kernel programs, each with the node through which the output of the
+    /// program enters the space.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
-    /// For each running kernel program: the node through which its output enters the space, and its
-    /// edges out of the kernel, each with the target node.
+    /// Running kernel programs, each as the node through which its output enters the space. The
+    /// list of a program contains its edges out of the kernel, each with the target node.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// Placeholders for nodes that already run, with the keys of those nodes.
+    /// Placeholders for nodes that already run, each with the key of its node.
     pub(super) kept: Vec<(Local, NodeKey)>,
-    /// New filters for nodes that survive the swap, with the keys of those nodes.
+    /// New filters for nodes that the hot swap keeps, with the keys of those nodes.
     pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
@@ -123,7 +123,8 @@ impl Draft {
 
 pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
-    /// The numbers of nodes and edges, which stay the same for the lifetime of the path.
+    /// The numbers of the plan's nodes and edges. A number stays the same for the lifetime of the
+    /// path.
     pub(super) ids: &'p PlanNumbers,
     /// The running state of the component if this build prepares a hot swap; otherwise `None`.
     pub(super) again: Option<&'p SwapContext<'p>>,
@@ -132,7 +133,7 @@ pub(super) struct Builder<'p> {
     pub(super) settings: Settings,
     pub(super) extras: &'p PathOptions,
     pub(super) part: usize,
-    /// The spaces of this component, as indices into the plan.
+    /// The spaces of this connected component, as indices into the plan.
     pub(super) spaces: Vec<usize>,
     pub(super) doorbells: Vec<Arc<Doorbell>>,
     pub(super) control: Arc<Control>,
@@ -212,8 +213,8 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Returns the space where a node receives its blocks; for a program, the space that feeds it.
-    /// Returns `None` if that space belongs to another component.
+    /// Returns the space where a node receives its blocks. For a program, this is the space that
+    /// writes the program's input. Returns `None` if the space belongs to another component.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread_space(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
@@ -233,9 +234,9 @@ pub(super) fn nodes_in_processes(graph: &Graph) -> impl Iterator<Item = (NodeId,
     nodes.filter(|(_, used)| used.is_process())
 }
 
-/// Returns the spaces of a component that run as threads of this process, as indices into the plan.
-/// If the component runs entirely in the kernel, returns its kernel spaces, each of which gets a
-/// thread.
+/// Returns the spaces of a connected component that run as threads of this process, as indices into
+/// the plan. A component that runs entirely in the kernel has no such spaces; for it, returns its
+/// kernel spaces, each of which gets a thread.
 pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();
@@ -247,9 +248,9 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Returns the space where the blocks of `space` enter this process: for a kernel space, the first
-/// thread of its component or, if the component has no thread, its first kernel space; otherwise
-/// `space` itself.
+/// Returns the space where the blocks of `space` enter this process. For a kernel space, this is
+/// the first thread of its component or, if the component has no thread, its first kernel space.
+/// For any other space, it is `space` itself.
 pub(super) fn entry_thread_space(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {

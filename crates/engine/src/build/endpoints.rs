@@ -28,7 +28,7 @@ use sys::memory::Lender;
 use sys::steps::StepResource;
 
 impl<'p> Builder<'p> {
-    /// Returns the context for opening the endpoints of this component.
+    /// Returns the context in which this component's sources, sinks and programs are opened.
     pub(super) fn endpoint_context(&self) -> EndpointContext<'p> {
         let Self { plan, ids, origins, settings, extras, ref control, .. } = *self;
         EndpointContext { plan, ids, origins, settings, extras, stopped: control.stop_flag() }
@@ -66,8 +66,8 @@ impl EndpointContext<'_> {
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
-    /// Starts a program. In a replay, returns substitutes for the two halves of the program
-    /// instead.
+    /// Starts a program of the request. In a replay, starts no program, and returns substitutes for
+    /// the nodes that write its input and read its output.
     pub(super) fn start_program(
         &self,
         id: NodeId,
@@ -84,7 +84,8 @@ impl EndpointContext<'_> {
     }
 
     /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
-    /// replay, returns substitutes for the two halves of the process instead.
+    /// replay, starts no process, and returns substitutes for the nodes that write its input and
+    /// read its output.
     pub(super) fn start_untrusted(
         &self,
         id: NodeId,
@@ -182,7 +183,7 @@ impl EndpointContext<'_> {
         matches!(self.extras.record_mode, RecordMode::Play(_))
     }
 
-    /// Returns the parameters for opening a source or a program.
+    /// Returns the parameters with which a source or a program of this path is opened.
     pub(super) fn opening_parameters<'o>(&'o self, id: NodeId, used: &'o Use) -> OpenArguments<'o> {
         OpenArguments {
             form: Form::Bytes,
@@ -198,8 +199,8 @@ impl EndpointContext<'_> {
     }
 }
 
-/// Returns substitutes for the two halves of a program in a replay. The program itself does not
-/// run; its output comes from the recording.
+/// Returns substitutes for the nodes that write a program's input and read its output, for a
+/// replay. The program itself does not run; its output comes from the recording.
 fn recorded_program_halves(
     replay: &Arc<Replay>,
     planned: usize,

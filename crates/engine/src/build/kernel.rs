@@ -21,7 +21,7 @@ use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{GENERAL_INTAKE, Input};
 use std::sync::PoisonError;
 
-/// Name of the thread of a component that runs entirely in the kernel.
+/// Name of the thread that is added for a component that runs entirely in the kernel.
 const KERNEL_COMPONENT_THREAD_NAME: &str = "thread0";
 
 /// Returns the name of the thread that runs a space or, for a kernel space, the name of the thread
@@ -36,8 +36,8 @@ pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
 }
 
 impl Draft {
-    /// Returns the new kernel programs whose output enters this space, each with the node through
-    /// which it enters. Successors of running programs are included.
+    /// Returns the new kernel programs whose output enters the space of this draft, each with the
+    /// node through which it enters. Successors of running programs are included.
     fn generations(&self) -> impl Iterator<Item = (Local, &Generation)> {
         let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.generation));
         first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.generation)))
@@ -45,7 +45,7 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Returns the name of one of this component's spaces.
+    /// Returns the name of the component's space with the index `place`.
     pub(super) fn space_name(&self, place: usize) -> String {
         thread_name(self.plan, self.spaces[place])
     }
@@ -80,8 +80,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Builds successors of the running kernel programs whose frames enter user space in this
-    /// space. Fails for a source that does not run in the kernel yet.
+    /// Builds successors of running kernel programs, for the programs whose frames enter user space
+    /// in the space `place`. Fails for a source that does not run in the kernel yet.
     pub(super) fn build_successors(
         &self,
         place: usize,
@@ -114,8 +114,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the kernel programs whose frames enter user space in this space, each with its first
-    /// source in this component.
+    /// Returns the kernel programs whose frames enter user space in the space `place`. Each is
+    /// paired with its first source in this component.
     fn programs_with_output_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
         self.plan.programs.iter().filter_map(move |planned| {
             let first = planned.sources.iter().copied().find(|id| self.is_in_component(*id))?;
@@ -129,8 +129,9 @@ impl Builder<'_> {
         self.plan.spaces[space].component == self.part
     }
 
-    /// Calls `make` with the inputs for building the kernel program `planned`, whose first source
-    /// is `first`. `origin` is the number of the source in the metadata of its blocks.
+    /// Calls `make` with the inputs from which a kernel program is built. `planned` is the program
+    /// in the plan, and `first` its first source. `origin` is the number of this source in the
+    /// metadata of its blocks.
     fn with_kernel_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
@@ -203,7 +204,8 @@ impl Builder<'_> {
         draft.generations().map(kernel_exits).collect()
     }
 
-    /// Adds placeholders for the source nodes of kernel programs that already run.
+    /// Adds placeholders for the nodes through which the output of running kernel programs enters
+    /// the space.
     pub(super) fn add_running_program_placeholders(
         &self,
         place: usize,
@@ -233,9 +235,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds one arc for each exit of the kernel programs, in the order of the exits. The index of
-    /// an arc selects the exit, so a missing arc would shift all later arcs; the function fails if
-    /// the target of an exit is unreachable.
+    /// Adds an arc for each exit of the kernel programs, in the order of the exits. The program
+    /// selects an exit by the index of its arc, so a missing arc would shift all later arcs. Fails
+    /// if the target of an exit is unreachable.
     pub(super) fn add_arcs_out_of_kernel(
         &self,
         place: usize,

@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to new rings, sinks and sources that read a kernel ring. Does nothing unless
-    /// the request bounds the latency. If block timestamps drive the path's clock, only rings get
-    /// gauges. A replayed recording gets none, because its blocks are as old as the recording.
+    /// Attaches latency gauges to new rings, to new sinks, and to new sources that read a kernel
+    /// ring. Does nothing unless the request bounds the latency. If block timestamps drive the
+    /// path's clock, only rings get gauges. A replayed recording gets none, because its blocks are
+    /// as old as the recording.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
         if matches!(self.extras.record_mode, RecordMode::Play(_)) {
             return;
@@ -64,9 +65,9 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the maximum time in ns that frames may wait in a kernel ring before the source with
-    /// node number `number` reads them, or `None` if the source reads no kernel ring. `program` is
-    /// true if the ring contains the output of a kernel program.
+    /// Returns the maximum time in ns that frames may wait in a kernel ring before a source reads
+    /// them. `number` is the node number of the source. `program` is true if the ring contains the
+    /// output of a kernel program. Returns `None` if the source reads no kernel ring.
     fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
         let id =
             self.plan.graph.ids().map(|(id, _)| id).find(|id| self.node_number(*id) == number)?;

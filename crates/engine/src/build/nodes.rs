@@ -20,12 +20,14 @@ use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Returns the number of a node, which stays the same in every later plan of the path.
+    /// Returns the number of a node of the plan. The number stays the same in every later plan of
+    /// the path.
     pub(super) fn node_number(&self, id: NodeId) -> usize {
         self.ids.nodes[id.0]
     }
 
-    /// Creates a new filter for a node that survives the swap, if the swap replaces its filter.
+    /// Creates a new filter for a node that survives the hot swap, if the swap replaces the node's
+    /// filter.
     pub(super) fn create_replacement_filter(
         &self,
         id: NodeId,
@@ -41,8 +43,8 @@ impl Builder<'_> {
     }
 
     /// Creates a node. If the request publishes the state of the node's filter, also opens the
-    /// published state. Replays do not publish state, and neither do runs that answer a query about
-    /// a flow, because these run beside the path that publishes.
+    /// published state. Two kinds of runs never publish state: replays, and runs that answer a
+    /// query about a flow, because the original path publishes already.
     pub(super) fn create_published_node(
         &self,
         id: NodeId,
@@ -136,7 +138,8 @@ impl Builder<'_> {
         ))
     }
 
-    /// Returns the session numbers that a filter of this worker process may use.
+    /// Returns the session numbers that a filter may use in this process. Each worker process of a
+    /// request uses other numbers.
     pub(super) fn session_numbers(&self, id: NodeId) -> SessionNumbers {
         let numbers = self.ids.numbering.numbers(self.node_number(id));
         match self.settings.one_of {

@@ -11,20 +11,21 @@ use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 
 impl Builder<'_> {
-    /// Returns true if this space receives a program's output.
+    /// Returns true if the space `place` receives the output of a program.
     pub(super) fn has_output_half(&self, place: usize, program: NodeId) -> bool {
         let ends = process_role(&self.plan.graph, program) == ProcessRole::End;
         !ends && self.exit_space(program) == Some(place)
     }
 
-    /// Returns true if this space feeds a program.
+    /// Returns true if the space `place` writes the input of a program.
     pub(super) fn has_input_half(&self, place: usize, program: NodeId) -> bool {
         let begins = process_role(&self.plan.graph, program) == ProcessRole::Head;
         !begins && self.entry_space(program) == Some(place)
     }
 
-    /// Adds a placeholder for one half of a program to this space: the output half if `gives` is
-    /// true, otherwise the input half. Returns the index of the placeholder in the draft.
+    /// Adds a placeholder for one half of a program to a space. This is the output half, which
+    /// reads the program's output, if `gives` is true; otherwise it is the input half, which writes
+    /// the program's input. Returns the index of the placeholder in the draft.
     pub(super) fn add_process_half(
         &self,
         id: NodeId,
@@ -51,8 +52,8 @@ impl Builder<'_> {
         local
     }
 
-    /// Starts a program of this component, and replaces the placeholders of its two halves. Does
-    /// nothing if the program already runs and survives the swap.
+    /// Starts a program of this component. Replaces the placeholders for its input half and its
+    /// output half. Does nothing if the program already runs and survives the hot swap.
     pub(super) fn start_component_program(
         &self,
         id: NodeId,
@@ -92,7 +93,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// Returns the parameters of a filter that runs in a process of its own.
+    /// Returns the start parameters for an untrusted filter, which runs in a process of its own.
     fn filter_context(&self, id: NodeId) -> FilterContext {
         FilterContext {
             selected_classes: self.plan.explicit_classes(id),

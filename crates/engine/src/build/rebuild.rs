@@ -25,7 +25,8 @@ use runtime::space::{Space, SpaceParts};
 use std::sync::Arc;
 use sys::memory::Lender;
 
-/// New content for the spaces of a connected component, ready for a hot swap.
+/// The result of a rebuild: new content for the spaces of a connected component, ready for a hot
+/// swap.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The spaces of the new plan, in the order of the plan.
@@ -36,7 +37,7 @@ pub(crate) struct Prepared {
     pub(crate) successions: Vec<ProgramSuccession>,
 }
 
-/// New content for one space: nodes, rings and sinks.
+/// New content for one space of a component, ready for a hot swap.
 #[derive(Debug)]
 pub(crate) struct PreparedSpace {
     pub(crate) running: RunningSpace,
@@ -48,8 +49,8 @@ pub(crate) struct PreparedSpace {
     pub(crate) replaces_program: bool,
 }
 
-/// Builds the new nodes, rings and sinks that the connected component `part` of a running path
-/// needs for the new plan.
+/// Builds everything that a connected component of a running path needs for a new plan: new nodes,
+/// rings and sinks. `part` is the index of the component.
 pub(crate) fn prepare(
     (plan, ids): (&Plan, &PlanNumbers),
     part: usize,

@@ -24,20 +24,20 @@ use runtime::space::select::SelectedClasses;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-/// A replicated chain of filters. It contains the rings between its spaces until nodes own these
-/// rings.
+/// A replicated chain of filters under construction. It contains the rings between the chain's
+/// spaces until nodes own these rings.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
-    /// Spaces of the replicas, as indices into the component's spaces; the dispatcher runs in the
-    /// first.
+    /// Spaces of the replicas, as indices into the component's spaces. The dispatcher runs in the
+    /// first of these spaces.
     places: Vec<usize>,
     /// Space of the join, as an index into the component's spaces.
     join: usize,
-    /// Rings from the dispatcher to each replica; both ends are `None` for the replica in the
-    /// dispatcher's space.
+    /// Rings from the dispatcher to each replica. No ring leads to the replica in the dispatcher's
+    /// space; both ends are then `None`.
     to: Vec<RingEnds>,
-    /// Rings from each replica to the join; both ends are `None` for the replica in the join's
-    /// space.
+    /// Rings from each replica to the join. No ring leads from the replica in the join's space;
+    /// both ends are then `None`.
     from: Vec<RingEnds>,
     /// Seed of the hash functions of all replicas, so that a session has the same key in each.
     seed: u64,
@@ -64,7 +64,8 @@ impl ReplicatedChain {
         ReplicaIdentity { number, of: self.places.len(), seed: self.seed }
     }
 
-    /// Returns the index of the replica in a space, or `None` if the space has no replica.
+    /// Returns the index of the replica that runs in the space `place`, or `None` if the space has
+    /// no replica.
     pub(super) fn replica_in_space(&self, place: usize) -> Option<usize> {
         self.places.iter().position(|there| *there == place)
     }
@@ -298,7 +299,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Connects the last filter of a replica, `last`, to the ring into the join's space. Does
+    /// Connects the last filter of a replica to the ring that leads to the join's space. Does
     /// nothing if the replica runs in the join's space.
     fn connect_to_join(
         &self,
@@ -323,8 +324,8 @@ impl Builder<'_> {
         to_selected_classes(&ClassSet::union_of(&classes))
     }
 
-    /// Builds the node that reads a ring into the space, and connects this node to the node `to`.
-    /// `from` is the name of the space that writes the ring.
+    /// Builds the node through which the blocks of a ring enter the space. Connects this node to
+    /// the node `to`. `from` is the name of the space that writes the ring.
     fn build_ring_entry(
         &self,
         copied: &ReplicaChain,

@@ -27,15 +27,15 @@ use sys::steps::StepResource;
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// Number of a ring that already runs, and a flag that is true once the build has placed the
-    /// reading end; `None` for a new ring.
+    /// Number of the running ring that the new plan keeps, and a flag that is true once the build
+    /// has placed the reading end. `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space where the edges of the ring merge; `None` until this node is
-    /// built.
+    /// The node in the writing space at which the edges of the ring merge. `None` until this node
+    /// is built.
     enter: Option<Local>,
 }
 
-/// The writing end and the reading end of a ring. An end becomes `None` once a node owns it.
+/// The two ends of a ring that is being built. An end becomes `None` once a node owns it.
 #[derive(Default)]
 pub(super) struct RingEnds {
     pub(super) export: Option<RingExport>,
@@ -43,21 +43,21 @@ pub(super) struct RingEnds {
 }
 
 impl PendingRing {
-    /// Returns the pending ring for a ring that already runs. Both ends are `None`, because nodes
-    /// own them already.
+    /// Returns the pending ring for a ring that already runs and stays. Both of its ends are
+    /// `None`, because nodes own them already.
     fn from_running_ring(edge: usize, number: usize) -> Self {
         let kept = Some((number, false));
         Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }
     }
 }
 
-/// Minimum number of ring entries during a replay.
+/// Minimum number of entries of each ring in a path that replays a recording.
 const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
-    /// Adds the node at one end of a ring to a space: a node that owns the writing end `export` or,
-    /// if `export` is `None`, a node without an operation. `name` is the name of the space at the
-    /// other end, and `planned` the node number.
+    /// Adds the node at one end of a ring to a space. The node owns the writing end `export`; at
+    /// the reading end, `export` is `None`, and the node has no operation. `name` is the name of
+    /// the space at the other end, and `planned` the number of the node.
     pub(super) fn add_ring_node(
         &mut self,
         (end, name): (RingEnd, String),
@@ -106,9 +106,9 @@ impl Builder<'_> {
         Ok(rings)
     }
 
-    /// Describes the ring that the edge with index `edge` needs from space `near` to space `far`,
-    /// with entries of `stride` bytes. Nodes and edges are identified by numbers that stay the same
-    /// in every plan.
+    /// Describes the ring that the edge with index `edge` needs. The ring leads from space `near`
+    /// to space `far`, and its entries have `stride` bytes. Nodes and edges are identified by
+    /// numbers that stay the same in every plan.
     fn required_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
@@ -120,7 +120,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Describes a pending ring in the form in which the path lists its running rings.
+    /// Describes a pending ring as an entry of the path's list of running rings.
     pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
         let first = ends.edges[0];
         let edge = &self.plan.graph.edges[first];
@@ -133,7 +133,8 @@ impl Builder<'_> {
         RunningRing { number: ends.kept.map_or(ring.number, |(number, _)| number), ..ring }
     }
 
-    /// Returns the metadata columns that a ring for this edge carries.
+    /// Returns the metadata columns that a ring for the edge with index `edge` carries. `stride` is
+    /// the size of the ring's entries in bytes.
     fn metadata_columns(&self, edge: usize, stride: usize) -> EntryColumns {
         match stride {
             _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => EntryColumns::Marks,
@@ -245,9 +246,9 @@ impl Builder<'_> {
         self.add_arcs_out_of_kernel(place, locals, draft, rings)
     }
 
-    /// Returns the node where an edge of the graph leaves this space over a ring. The first call
-    /// for a ring adds the node. Returns `None` if the ring has neither a node nor a writing end to
-    /// place.
+    /// Returns the node through which the edge with index `edge` leaves this space over a ring. The
+    /// first call for a ring adds the node. Returns `None` if the ring has neither a node nor a
+    /// writing end to place.
     pub(super) fn find_or_add_ring_exit(
         &self,
         draft: &mut Draft,

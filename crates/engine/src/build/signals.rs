@@ -9,9 +9,9 @@ use runtime::space::assemble::Assembly;
 use runtime::space::node::Operator;
 
 impl Builder<'_> {
-    /// Limits each ring's notification threshold to the blocks that fill half of the smallest
-    /// upstream dbuf, so that blocks never exhaust a pool before their reader is notified. [SL
-    /// §6.2]
+    /// Limits the notification threshold of each ring, so that blocks never exhaust a pool before
+    /// their reader is notified. The limit is the number of blocks that fill half of the smallest
+    /// dbuf upstream of the ring. [SL §6.2]
     pub(super) fn limit_notification_thresholds(
         &self,
         drafts: &mut [Draft],

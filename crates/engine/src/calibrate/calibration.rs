@@ -3,16 +3,17 @@
 use pipeline::plan::{Costs, FilterCost};
 use std::error::Error;
 
-/// The result of a calibration: the cost table, and the figures that are missing from it.
+/// The result of a calibration: the cost table, and the names of the costs that could not be
+/// measured.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The cost table. Figures that could not be measured keep their built-in values.
     pub costs: Costs,
-    /// Names of the figures that could not be measured, with the reasons.
+    /// Names of the costs that could not be measured, with the reasons.
     pub missing: Vec<(String, String)>,
 }
 
-/// A measurement, or the reason why it failed.
+/// A measured value, or the reason why the measurement failed.
 pub(super) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 impl Calibration {
@@ -45,7 +46,7 @@ impl Calibration {
         }
     }
 
-    /// Records the reason why the figures with these names are missing.
+    /// Records that the costs with these names could not be measured, for the reason `why`.
     pub(super) fn record_missing_figures(&mut self, names: &[&str], why: &dyn Error) {
         let missing = |name: &&str| ((*name).to_owned(), why.to_string());
         self.missing.extend(names.iter().map(missing));

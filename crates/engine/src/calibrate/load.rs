@@ -20,8 +20,8 @@ use wire::emit::udp_frame;
 const IDLE_CPU_NS_MAX: u64 = 50_000;
 /// Interval between two checks that all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
-/// Maximum number of checks, after which the wait for idle threads ends even if some thread still
-/// runs.
+/// Maximum number of checks that all threads are idle. After it, the wait ends even if some thread
+/// still runs.
 const IDLE_CHECKS_MAX: u32 = 250;
 
 /// Length in bytes of each frame that a measurement sends.
@@ -48,8 +48,8 @@ pub(super) fn run_ip_command(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Calls `send`, which sends `count` frames, and waits until all threads are idle, for at most
-/// [`IDLE_CHECKS_MAX`] checks. Returns the processor time that this process used, per frame, in ns.
+/// Measures the processor time of this process per sent frame, in ns. `send` sends `count` frames.
+/// The measurement ends when all threads are idle, or after [`IDLE_CHECKS_MAX`] checks.
 pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     let begin = sys::clock::process();
     send();
@@ -66,8 +66,8 @@ pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     }
 }
 
-/// Calls `send` twice while a request runs in threads of its own. Returns the result of the second
-/// call; the first call is a warm-up.
+/// Calls `send` twice while a request runs in its own threads. Returns the result of the second
+/// call. The first call is a warm-up.
 pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Result<f64> {
     let plan = plan_request(line, &MachineRegistry::Local, &Machine::with_kernel())?;
     let paths = build(&plan, Settings::default())?;

@@ -43,14 +43,14 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Processor time per frame, in ns, for several requests.
 ///
-/// The requests of `dropped`, `socket` and `redirected` take frames from the host at
-/// [`RECEIVING_INTERFACE`]; the time to send a frame that nothing receives is subtracted. The other
-/// requests observe frames on `lo`; the time to send the frame is included.
+/// Three requests take frames from the host at [`RECEIVING_INTERFACE`]: those of `dropped`,
+/// `socket` and `redirected`. Their times exclude the time to send a frame that nothing receives.
+/// The other requests observe frames on `lo`; their times include the time to send the frame.
 struct RedirectCosts {
-    /// Time per frame when the XDP program drops it.
+    /// Time per frame that an XDP program drops.
     dropped: f64,
-    /// Time per frame when the XDP program passes every frame to a socket, from which a thread
-    /// receives and discards it.
+    /// Time per frame that an XDP program passes to a socket, from which a thread receives and
+    /// discards it.
     socket: f64,
     /// Time per frame when the XDP program runs the filter `dport` and passes the frame to a
     /// socket, from which a thread receives and discards it.
@@ -61,7 +61,7 @@ struct RedirectCosts {
     sent: f64,
     /// Time per frame when a thread receives it and sends it through [`SENDING_INTERFACE`].
     thread: f64,
-    /// Time per frame when a thread receives and discards it, without sending.
+    /// Time per frame that a thread receives and discards, without sending it.
     alone: f64,
 }
 

@@ -8,9 +8,9 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The first line of the file.
+/// The first line of the cost table file, by which the file is recognized.
 const HEADER_LINE: &str = "streamline costs of a machine";
-/// Maximum size of the file in bytes.
+/// Maximum size in bytes of a cost table file that is read.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// A persisted cost table, with the time and the machine of its measurement.

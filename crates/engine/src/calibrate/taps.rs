@@ -38,12 +38,12 @@ const ROUNDS: usize = 20;
 /// Length of a record that a program copies to user space, in bytes.
 const RECORD_BYTES: usize = 128;
 
-/// Filters whose twins do not read headers, for one of the measured requests.
+/// Filters of one of the measured requests. Their twins do not read headers.
 const HEADERLESS_TWINS: [&str; 5] = ["count", "hist", "count", "hist", "count"];
-/// Filters whose twins read headers, for one of the measured requests.
+/// Filters of one of the measured requests. The twins of some of them read headers.
 const HEADER_TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
-/// Upper bound for the additional cost of a twin for single frames, in ns. A higher measured value
-/// is noise.
+/// Maximum plausible additional cost of a twin for single frames, in ns. A higher measured value is
+/// noise.
 const TWIN_EXTRA_NS_MAX: f64 = 100.0;
 
 pub(super) fn measure(calibration: &mut Calibration) {
@@ -77,10 +77,10 @@ struct TapCosts {
     /// Time per frame when a program copies every frame to user space, and a thread reads the
     /// copies.
     exported: f64,
-    /// Additional time per frame when the program of `exported` also runs the twins of
+    /// Additional time per frame when a program copies every frame and also runs the twins of
     /// [`HEADERLESS_TWINS`].
     plain: f64,
-    /// Additional time per frame when the program of `exported` also runs the twins of
+    /// Additional time per frame when a program copies every frame and also runs the twins of
     /// [`HEADER_TWINS`].
     twins: f64,
 }
@@ -151,7 +151,8 @@ impl TapCosts {
     }
 }
 
-/// Returns the median, over all rounds, of the cost in `line` minus the cost in `other`.
+/// Returns the median difference between the costs of two requests. Both lists contain one cost for
+/// each round; the costs of the second request are subtracted.
 fn median_difference(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);
@@ -206,7 +207,7 @@ fn measure_record_fetch() -> sys::Result<f64> {
 /// Measures the time, in ns, of one run of a program that notifies a doorbell in every run.
 fn measure_doorbell_notification() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
-    /// Number of doorbell entries of 16 bytes that fit in the ring.
+    /// Number of notifications of 16 bytes that fit in the doorbell's ring.
     const NOTIFICATION_COUNT: u32 = 8_192;
     let mut ring = RingBuffer::create("calibrate", 256 << 10)?;
     let descriptor = ring.map().as_fd().as_raw_fd().cast_unsigned();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Total length of the copied blocks in bytes, chosen between the sizes of an L1 and an L2 cache.
 const COPY_BYTES: usize = 256 << 10;
 const KILOBYTE: usize = 1 << 10;
-/// Number of blocks that cross a ring.
+/// Number of blocks that cross a ring in one measurement.
 const RING_BLOCKS: u32 = 200_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {

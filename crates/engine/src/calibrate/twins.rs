@@ -86,10 +86,10 @@ fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64
     min_of_rounds(rounds, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
-/// Measures the time, in ns, of a test run of this filter's twin, in a program for the attach point
-/// `at`. The arguments come from the filter's example. If the twin does not support these arguments
-/// at this attach point, the arguments come from the first test case that the twin supports. Fails
-/// if there is no such test case.
+/// Measures the time, in ns, of a test run of a filter's twin, in a program for the attach point
+/// `at`. The filter's arguments come from its example. If the twin does not support these arguments
+/// at this attach point, they come from the first test case that it supports. Fails if there is no
+/// such test case.
 fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
     let example = example_words(description).map(|(_, own)| own.to_owned());
     let examined =

@@ -21,11 +21,11 @@ const GENERATED_FRAMES: u32 = 8_192;
 const SHORT_FRAME_BYTES: u32 = 64;
 /// Length of long generated frames, in bytes.
 const LONG_FRAME_BYTES: u32 = 1400;
-/// Number of times that a request is run.
+/// Number of times that a measured request is run.
 const ROUNDS: usize = 5;
-/// Minimum reported cost of a filter in ns.
+/// Minimum cost that the calibration reports for a filter, in ns.
 const FILTER_COST_MIN_NS: f64 = 0.5;
-/// The empty name, which [`measure_node_cost`] takes to mean all filters of a request together.
+/// The empty name. [`measure_node_cost`] takes it to mean all filters of a request together.
 const ALL_FILTERS: &str = "";
 
 /// Average cost and length of the blocks that arrive at a node.
@@ -100,9 +100,9 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
     Ok(((short.ns - byte * f64::from(SHORT_FRAME_BYTES)).max(FILTER_COST_MIN_NS), byte))
 }
 
-/// Divides an average cost into a cost per block and a cost per byte, without a second measurement
-/// at another length: a filter that reads whole blocks gets only a cost per byte, any other filter
-/// only a cost per block.
+/// Converts the average cost of a block into a cost per block and a cost per byte. A filter that
+/// reads whole blocks gets only a cost per byte, any other filter only a cost per block. A second
+/// measurement at another length is therefore not needed.
 fn split_cost(description: &Description, cost: BlockCost) -> (f64, f64) {
     match description.reads {
         ReadDepth::All if cost.bytes > 1.0 => (0.0, cost.ns / cost.bytes),

@@ -116,8 +116,8 @@ impl InPlaceChange {
         Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })
     }
 
-    /// Returns the command queues of the spaces that run the changed filters, in the order of the
-    /// plan.
+    /// Returns the command queues of the spaces that run the changed filters or their replicas, in
+    /// the order of the plan.
     fn command_queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
         let (mut queues, plan) = (Vec::new(), &self.plan);
         let all = |id: &NodeId| match plan.replicas_of(*id) {
@@ -134,7 +134,7 @@ impl InPlaceChange {
         queues
     }
 
-    /// Returns the arguments of the changed filters in a plan, by node number.
+    /// Returns the arguments in `plan` of the filters that this change concerns, by node number.
     fn changed_arguments(&self, plan: &Plan, state: &PathState) -> Vec<(usize, Arguments)> {
         let used = |id: &NodeId| Some((state.ids.nodes[id.0], plan.graph.node(*id).filter()?));
         let used = self.nodes.iter().filter_map(used);

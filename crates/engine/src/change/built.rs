@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::StepResource;
 
-/// The context of a switch: the replay, if the switch repeats a recorded change, and callbacks that
-/// run while the spaces of the change are paused.
+/// The context of a switch to a new graph. It consists of the replay, if the switch repeats a
+/// recorded change, and of callbacks that run while the spaces are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
-    /// Called when the old graph is finished and the switch can no longer fail.
+    /// Called once the old graph is finished. From then on, the switch cannot fail any more.
     pub(super) settled: &'h dyn Fn(),
     pub(super) handover: Option<Handover<'a>>,
 }
@@ -41,9 +41,9 @@ pub(super) struct BuiltChange {
     pub(super) parts: Vec<Prepared>,
     /// The spaces to switch, in the order of the plan. A new space is paired with its thread.
     targets: Vec<(switch::SpaceSwitch, Option<SpaceThread>)>,
-    /// Spaces that lose all their nodes.
+    /// Spaces that lose all their nodes in the switch, and therefore end.
     leaving: Vec<switch::EmptiedSpace>,
-    /// Numbers of the filters that move to another process.
+    /// Numbers of the filters that move to another process with their state.
     crossed: Vec<usize>,
 }
 
@@ -176,7 +176,8 @@ impl BuiltChange {
         switch::switch(targets, beside, limit)
     }
 
-    /// Replaces the state of the path with the state after this change.
+    /// Replaces the state of the path with the state after this change. `text` is the new text of
+    /// the request, if there is one.
     pub(super) fn commit_state(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {

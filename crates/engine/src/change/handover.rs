@@ -7,7 +7,7 @@ use filter::Time;
 use runtime::space::node::Operator;
 use runtime::space::saved::{SavedSession, SavedState};
 
-/// The state of a filter that moves to another path.
+/// The state of a filter that moves from one path to another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TransferredState {
     /// Key and plain data of each session.
@@ -24,7 +24,8 @@ pub(super) type SendStatesFn<'a> = &'a mut dyn FnMut(&[TransferredState]) -> Res
 /// paused. Fails with the reason if the giving path keeps its filters.
 pub(super) type ReceiveStatesFn<'a> = &'a mut dyn FnMut() -> Result<Vec<TransferredState>, String>;
 
-/// One path's side of a move of filters between two paths.
+/// One path's side of a move of filters between two paths. The path either gives filters away or
+/// receives them.
 pub(super) enum Handover<'a> {
     Give {
         /// Node number and name of each filter; the number is `None` if the filter has no private
@@ -33,7 +34,7 @@ pub(super) enum Handover<'a> {
         agree: SendStatesFn<'a>,
     },
     Take {
-        /// Node number of each filter that the path receives.
+        /// Node numbers of the filters that the path receives.
         filters: Vec<usize>,
         agree: ReceiveStatesFn<'a>,
     },
@@ -64,8 +65,8 @@ impl Handover<'_> {
         }
     }
 
-    /// On the path that gives filters away, removes their state from the old graph. Does nothing on
-    /// the path that receives the filters.
+    /// Completes the handover. The path that gives filters away removes their state from its old
+    /// graph. Does nothing on the path that receives the filters.
     pub(super) fn commit(&self, taken: &mut StoppedSpaces) {
         let Self::Give { filters, .. } = self else { return };
         for number in filters.iter().filter_map(|(number, _)| *number) {

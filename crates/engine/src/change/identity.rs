@@ -20,32 +20,33 @@ use pipeline::plan::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// The reason, in explanations, why a change leaves a filter in its space.
+/// The reason that explanations give for a filter that a change leaves in its space.
 const KEPT_IN_SPACE_REASON: &str = "a change of the path leaves it where it runs";
 
-/// A new plan whose nodes and edges are matched with the nodes and edges of the running path.
+/// A new plan of a running path, whose nodes and edges are matched with those of the current plan.
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
     pub(super) ids: PlanNumbers,
-    /// Numbers of the nodes that survive the change.
+    /// Numbers of the nodes that the current and the new plan have in common.
     pub(super) kept: HashSet<usize>,
     /// Numbers of surviving nodes whose filter is replaced by a new filter that inherits its state.
     pub(super) renewed: HashSet<usize>,
-    /// Node numbers of the filters that move to another process with their state.
+    /// Node numbers of the filters that move to another process and take their state with them.
     pub(super) crossed: HashSet<usize>,
-    /// Maps the number of every edge that leaves the kernel to the index of that edge in the new
-    /// plan.
+    /// Edges of the current plan that leave the kernel: the number of the edge, and the index of
+    /// the same edge in the new plan.
     pub(super) exit_edges: HashMap<usize, usize>,
-    /// Connected components whose kernel program is replaced.
+    /// Connected components whose kernel program the change replaces.
     pub(super) replaced_programs: HashSet<usize>,
     /// Names of all current and former sources.
     pub(super) origins: Origins,
 }
 
 impl MatchedPlan {
-    /// Plans a request; existing nodes keep their spaces if possible. A new node runs in a thread,
-    /// unless the request pins it to the kernel or a surviving node downstream of it runs in the
-    /// kernel. `refused` lists the kernel's refusals in earlier attempts.
+    /// Plans the new request of a running path. Existing nodes keep their spaces if possible. A new
+    /// node runs in a thread, unless the request pins it to the kernel or a surviving node
+    /// downstream of it runs in the kernel. `refused` lists the kernel's refusals in earlier
+    /// attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,
@@ -101,8 +102,8 @@ impl MatchedPlan {
         }
     }
 
-    /// Plans the request again, with all new nodes in threads except those that the request pins to
-    /// the kernel. Returns `None` if no new node can move from the kernel to a thread.
+    /// Plans the request again. This time, new nodes run in threads, except those that the request
+    /// pins to the kernel. Returns `None` if no new node can move from the kernel to a thread.
     fn plan_new_nodes_in_threads(
         &self,
         asked: &Graph,
@@ -122,7 +123,8 @@ impl MatchedPlan {
         if all.len() == refused.len() { None } else { self.plan.replan_without(machine, &all) }
     }
 
-    /// Matches a plan of the running graph with different placements or replicas.
+    /// Matches a new plan of the same graph, which differs from the running plan in placements or
+    /// replicas.
     pub(super) fn match_reshaped_plan(plan: Plan, state: &PathState) -> Self {
         let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
         Self::assign_numbers(plan, (&same, None), state)
@@ -160,11 +162,11 @@ impl MatchedPlan {
         Self::assign_numbers(plan, (&same, edited.upgraded), state)
     }
 
-    /// Assigns numbers to the nodes and edges of a plan: nodes and edges that match the running
-    /// path keep their numbers, and all others get new numbers. `same` returns the old node that
-    /// corresponds to a new node, given the numbers already assigned to the nodes before it in
-    /// index order. `upgraded` is the span of the filter that a new version replaces with the same
-    /// state, if any.
+    /// Assigns numbers to the nodes and edges of a new plan. Nodes and edges that match the running
+    /// path keep their numbers; all others get new numbers. `same` returns the old node that
+    /// corresponds to a new node. It is also given the numbers of the new nodes with lower indices.
+    /// `upgraded` is the span of a filter that a new version replaces with the same state, if there
+    /// is one.
     fn assign_numbers(
         plan: Plan,
         (same, upgraded): (OldNodeLookup<'_>, Option<Span>),
@@ -252,7 +254,8 @@ impl MatchedPlan {
         Self { plan, ids, kept, renewed, crossed, exit_edges, replaced_programs, origins }
     }
 
-    /// Fails with the reason if the running path cannot change to this plan without being stopped.
+    /// Checks that the running path can change to this plan without being stopped. Fails with the
+    /// reason if it cannot.
     pub(super) fn check_change_is_possible(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.component + 1).max();
@@ -378,8 +381,8 @@ impl MatchedPlan {
         Ok(())
     }
 
-    /// Returns true if the content of the space `name` in component `part` differs between the
-    /// running and the new plan.
+    /// Returns true if the content of a space differs between the running and the new plan. `name`
+    /// is the name of the space, and `part` the index of its component.
     pub(super) fn is_space_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &PlanNumbers| {
             let here = space_node_and_edge_numbers(plan, ids, part, name).0;
@@ -393,8 +396,9 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that only the running plan contains must be stopped for the switch,
-    /// because other spaces take over some of its nodes or because the space contains replicas.
+    /// Returns true if a removed space must be stopped for the switch. It must be stopped if other
+    /// spaces take over some of its nodes, or if it contains replicas. A removed space is one that
+    /// only the running plan contains.
     pub(super) fn must_stop_for_switch(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
@@ -402,16 +406,17 @@ impl MatchedPlan {
     }
 }
 
-/// Returns the setting that a filter derives from its neighbors in the plan, such as the form of
-/// its input, or `None` if the filter has no such setting. A change of the setting requires a new
+/// Returns a setting that a filter derives from its neighbors in the plan, such as the form of its
+/// input. Returns `None` if the filter has no such setting. A change of the setting requires a new
 /// instance of the filter.
 fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
     let setting = plan.graph.node(id).filter()?.description.analysis.context_setting?;
     plan.arguments_in_context(id).map(|arguments| setting(&arguments))
 }
 
-/// A function that returns the node of the old plan that is the same as a node of the new plan, if
-/// any. The second argument contains the numbers of the preceding nodes of the new plan.
+/// A function that finds the node of the old plan that is the same as a node of the new plan. The
+/// first argument is the new node. The second argument contains the numbers of the new nodes with
+/// lower indices. Returns `None` if there is no such node.
 type OldNodeLookup<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// The identity of an edge: start node, end node, classes, a flag for back edges, the two spaces,
@@ -435,7 +440,8 @@ fn edge_identity(plan: &Plan, ids: &PlanNumbers, edge: usize) -> EdgeIdentity {
     (ids.nodes[from.0], ids.nodes[to.0], ranges, *back, spaces, stride)
 }
 
-/// Returns the sorted numbers of the nodes and edges of a space.
+/// Returns the sorted numbers of the nodes of a space, and those of its edges. `part` is the index
+/// of the space's component.
 fn space_node_and_edge_numbers(
     plan: &Plan,
     ids: &PlanNumbers,
@@ -488,8 +494,8 @@ fn kernel_node_and_edge_numbers(
     (nodes, inside, leave.len())
 }
 
-/// Returns true if the new plan has a counterpart for every edge that leaves the kernel in this
-/// component.
+/// Returns true if the new plan has a counterpart for every edge that leaves the kernel in the
+/// component `part`. `exit_edges` lists the edges that have one.
 fn keeps_all_exits(exit_edges: &HashMap<usize, usize>, part: &RunningComponent) -> bool {
     part.kernel_exits
         .iter()
@@ -497,8 +503,8 @@ fn keeps_all_exits(exit_edges: &HashMap<usize, usize>, part: &RunningComponent) 
         .all(|way| exit_edges.contains_key(way))
 }
 
-/// Returns `graph` with surviving nodes pinned to their current spaces: all sources, and every
-/// other node whose old node satisfies `stays`.
+/// Pins surviving nodes of a new graph to the spaces in which they run now. Pins all sources, and
+/// every other node whose old node satisfies `stays`. Returns the new graph with these pins.
 fn pin_surviving_nodes(
     graph: &Graph,
     edited: &EditResult,
@@ -522,7 +528,8 @@ fn pin_surviving_nodes(
     pinned
 }
 
-/// Returns the space where a node would run without its replicas.
+/// Returns the space of a node. For a node with replicas, this is the space where the node would
+/// run without them.
 pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
     let space = plan.placements[id.0].space;
     let copied = plan.replicas.iter().find(|copied| copied.spaces.contains(&space));

@@ -16,32 +16,33 @@ use crate::sandbox::{Account, Exit, as_input_half, as_output_half};
 use runtime::space::node::{Node, Operator};
 use runtime::space::saved::SavedState;
 
-/// The move of one filter, with its state, to another process.
+/// The move of one filter from its current process to another, with its state.
 #[derive(Debug)]
 pub(super) struct FilterMigration {
     /// Number of the filter's node.
     number: usize,
     /// The filter's state; `None` until it is saved.
     saved: Option<SavedState>,
-    /// Final counters of the filter's process, and the number of blocks received from it; `None`
-    /// until the state is saved, and if the filter ran in a thread.
+    /// Final counters of the process that ran the filter, and the number of blocks received from
+    /// this process. `None` until the state is saved, and if the filter ran in a thread.
     account: Option<(Account, u64)>,
     /// The filter's location before the migration.
     at: FilterOrigin,
 }
 
-/// The space or process in which a filter ran. Spaces are indices into the list of stopped spaces.
+/// The location of a filter before its migration. Spaces are indices into the list of stopped
+/// spaces.
 #[derive(Clone, Copy, Debug)]
 enum FilterOrigin {
     Unknown,
-    /// The filter runs in a thread of this space.
+    /// The filter ran in a thread of the space with this index.
     Thread(usize),
-    /// The filter runs in a process. The first space feeds the process, and the second receives its
-    /// output.
+    /// The filter ran in a process of its own. Contains the index of the space that feeds the
+    /// process, and of the space that receives its output.
     Process(usize, usize),
 }
 
-/// The spaces that the change has stopped, each with its new content.
+/// The spaces that a change has stopped, each paired with the content that it gets.
 pub(super) type StoppedSpaces = [(SpaceSwitch, StoppedSpace)];
 
 impl FilterMigration {

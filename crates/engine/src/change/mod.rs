@@ -189,7 +189,8 @@ fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
     })
 }
 
-/// A function that checks the new text of the request and its plan.
+/// A function that checks a change before it is made. Its arguments are the new text of the request
+/// and the new plan.
 type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
 /// A change to a request's text.
@@ -291,8 +292,8 @@ fn apply_edit(
     Ok(switched)
 }
 
-/// Refuses a change if replicas have private session state, because no merge is defined for such
-/// state.
+/// Refuses a change if filters with replicas have session state. No merge of the replicas' states
+/// is defined.
 fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
     match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
         false => Ok(()),

@@ -14,8 +14,8 @@ use std::fmt;
 /// The ledger of a switch from an old graph to a new graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
-    /// Number of blocks that had entered the first switched space before the switch. Only the old
-    /// graph processed them.
+    /// Number of blocks that had entered the path before the switch, counted at the first space
+    /// with new content. Only the old graph processed these blocks.
     pub position: u64,
     /// Number of blocks that entered the old graph and never left it.
     pub lost: u64,
@@ -24,17 +24,17 @@ pub struct SwitchReport {
     /// Number of blocks that the new graph received before the old graph was finished.
     pub reordered: u64,
     /// Number of blocks that were still in the rings of removed spaces when this report was
-    /// created. The removed spaces process them before they end.
+    /// created. The removed spaces process these blocks before they end.
     pub draining: u64,
     /// Duration of the pause in ns, from the moment the first space stopped until the last space
     /// resumed.
     pub paused_ns: u64,
-    /// Blocks that sources lost during the switch, before the blocks entered the path: source name,
-    /// reason and count.
+    /// Blocks that sources lost while the switch took place, before the blocks entered the path:
+    /// source name, reason and count.
     pub source_drops: Vec<(String, DropReason, u64)>,
-    /// Reports of removed filters and sinks, each with its node number.
+    /// Final reports of the filters and sinks that the change removed, each with its node number.
     pub reports: Vec<NodeReport>,
-    /// The text of the request that runs now.
+    /// The text of the request that runs after the change.
     pub text: String,
 }
 
@@ -63,7 +63,7 @@ pub enum ChangeError {
     /// The new request has mistakes.
     #[error("{}", pipeline::render(.text, .mistakes, false))]
     Mistakes {
-        /// The text of the request.
+        /// The text of the new request.
         text: String,
         /// The mistakes, with their positions in the text.
         mistakes: Vec<Diagnostic>,

@@ -69,8 +69,8 @@ pub fn reshape(
     Ok(switched)
 }
 
-/// Returns the reason for replicas and the predicted speedup, if the machine's cost table predicts
-/// a gain.
+/// Returns the reason for adding replicas and the predicted speedup. Returns `None` if the
+/// machine's cost table predicts no gain from replicas.
 pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(String, f64)> {
     let (shared, gain) = plan_with_placements(plan, &[], machine).ok()?.with_replicas(machine)?;
     let why = |copied: &ReplicaChain| {
@@ -81,9 +81,10 @@ pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(Str
     Some((shared.replicas.iter().map(why).collect::<Vec<_>>().join("; "), gain))
 }
 
-/// Returns the predicted costs of a block in ns, with the current placement and with the planner's
-/// choice, and the moves that lead from the current placement to the choice. Only moves between the
-/// kernel and threads are considered. Returns `None` if no node would move, or if planning fails.
+/// Compares the current placement of a plan with the placement that the planner would choose.
+/// Returns the predicted cost of a block in ns with each of them, and the moves that lead from the
+/// first to the second. Considers only moves between the kernel and threads. Returns `None` if no
+/// node would move, or if planning fails.
 pub(crate) fn predicted_moves(
     plan: &Plan,
     machine: &Machine,

@@ -39,9 +39,9 @@ pub struct SessionMoveReport {
     pub paused_ns: u64,
 }
 
-/// Returns, for each bucket of sessions, its replica and the number of blocks dispatched to it
-/// since the last call. Returns `None` if the path has no replicas whose sessions can move, or if
-/// their dispatcher does not respond within `limit`.
+/// Returns the load of each bucket of sessions: its replica, and the number of blocks dispatched to
+/// the bucket since the last call. Returns `None` if the path has no replicas whose sessions can
+/// move, or if their dispatcher does not respond within `limit`.
 #[must_use]
 pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     let commands = {
@@ -97,8 +97,8 @@ pub fn move_sessions(
     })
 }
 
-/// The stopped spaces: the space that runs the dispatcher and replica 0, and the spaces of other
-/// replicas.
+/// The spaces that a move of sessions has stopped: the space that runs the dispatcher and replica
+/// 0, and the spaces of other replicas.
 struct StoppedReplicaSpaces {
     first: ExclusiveBorrow,
     others: Vec<(u8, ExclusiveBorrow)>,
@@ -130,7 +130,7 @@ impl StoppedReplicaSpaces {
         Ok(moved)
     }
 
-    /// Returns the space of a replica.
+    /// Returns the stopped space of the replica with index `copy`. Fails if there is no such space.
     fn space(&mut self, copy: u8) -> Result<&mut Space, CommandError> {
         if copy == 0 {
             return Ok(&mut self.first.space);
@@ -139,7 +139,7 @@ impl StoppedReplicaSpaces {
         other.map(|(_, lent)| &mut *lent.space).ok_or(CommandError::Ended)
     }
 
-    /// Resumes all spaces, the dispatcher's last.
+    /// Resumes all stopped spaces, the dispatcher's space last.
     fn give_back(self) {
         self.others.into_iter().for_each(|(_, lent)| lent.give_back());
         self.first.give_back();

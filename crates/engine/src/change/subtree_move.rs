@@ -23,8 +23,8 @@ use sys::steps::RollbackLog;
 
 /// The role of a path in a move of filters between two paths.
 pub(super) enum SubtreeMove<'a> {
-    /// The path loses the filters at these spans of its text. `None` stands for a filter that the
-    /// other path adds but that is absent from this text.
+    /// The path loses filters. `filters` contains the positions of these filters in the path's
+    /// text. `None` stands for a filter that the other path adds but that is absent from this text.
     Give { filters: &'a [Option<Span>], agree: SendStatesFn<'a> },
     /// The path receives filters from the other path.
     Take { agree: ReceiveStatesFn<'a> },
@@ -97,8 +97,8 @@ fn move_subtree(
 }
 
 impl<'a> SubtreeMove<'a> {
-    /// Returns the handover of a change that has been built. Fails if a filter cannot move to
-    /// another path.
+    /// Returns the handover of filter state that a change requires, after the change has been
+    /// built. Fails if a filter cannot move to another path.
     pub(super) fn handover(
         self,
         state: &PathState,
@@ -137,8 +137,9 @@ impl<'a> SubtreeMove<'a> {
     }
 }
 
-/// Returns the number and the name of a filter that leaves the path. The number is `None` if the
-/// filter has no private state. Fails if the filter cannot leave.
+/// Returns the number and the name of the filter at the position `span` of the text, which leaves
+/// the path. The number is `None` if the filter has no private state. Fails if the filter cannot
+/// leave.
 fn find_leaving_filter(
     state: &PathState,
     span: Span,

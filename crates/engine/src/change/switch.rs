@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A space whose nodes, rings and inputs a switch replaces.
+/// A space that a switch gives new content: nodes, rings and inputs.
 pub(super) struct SpaceSwitch {
     commands: Arc<CommandQueue>,
     doorbell: Arc<Doorbell>,
@@ -31,8 +31,8 @@ pub(super) struct SpaceSwitch {
     hot_swap: HotSwap,
     /// Keys of the existing nodes that the space contains after the switch.
     stays: HashSet<NodeKey>,
-    /// Index of the space in the old plan, by which switched spaces are ordered; `usize::MAX` for a
-    /// new space.
+    /// Index of the space in the old plan; `usize::MAX` for a new space. The spaces are stopped in
+    /// the order of this index.
     rank: usize,
 }
 
@@ -49,13 +49,14 @@ impl SpaceSwitch {
         Self { commands, doorbell, fresh, hot_swap, stays, rank }
     }
 
-    /// Returns the nodes that will be placed in the space.
+    /// Returns the new nodes that the switch places in the space.
     pub(super) fn new_nodes(&mut self) -> &mut [Node] {
         self.hot_swap.assembly.nodes_mut()
     }
 
-    /// Returns one half of the process with this node number, if it is among the nodes that will be
-    /// placed in the space. `of` selects the input half or the output half.
+    /// Returns one half of the process with this node number, if it is among the new nodes of the
+    /// space. The input half writes the input of the process, and the output half reads its output.
+    /// `of` selects the half.
     pub(super) fn process_half<H>(
         &mut self,
         number: usize,
@@ -80,7 +81,7 @@ impl SpaceSwitch {
     }
 }
 
-/// A space that has lost all its nodes. It drains its rings and then ends.
+/// A space that loses all its nodes in a switch. It drains its rings and then ends.
 pub(super) struct EmptiedSpace {
     commands: Arc<CommandQueue>,
 }
@@ -91,8 +92,8 @@ impl EmptiedSpace {
     }
 }
 
-/// A space that stands still during a switch: a running space that the switch has borrowed from its
-/// thread, or a new space.
+/// A space that does not run during a switch. It is either a running space that the switch has
+/// borrowed from its thread, or a new space.
 pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
     Unstarted(Box<Space>),
@@ -107,20 +108,21 @@ impl StoppedSpace {
     }
 }
 
-/// The parameters of a switch, apart from the spaces whose content differs.
+/// The parameters of a switch, apart from the spaces that get new content.
 pub(super) struct SwitchContext<'l, 'a> {
-    /// Spaces that lose all their nodes and therefore end.
+    /// Spaces that lose all their nodes in the switch and therefore end.
     pub(super) leaving: &'l [EmptiedSpace],
-    /// New kernel programs, each with the list that contains the program to replace.
+    /// New kernel programs. Each is paired with the list that contains the running program to
+    /// replace.
     pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,
-    /// Number of changes made before this one.
+    /// Number of changes made to the path before this one.
     pub(super) number: u64,
     /// The replay, if this change repeats a recorded change.
     pub(super) replay: Option<&'l Replay>,
-    /// The handover of filters to another path, if any, which takes place while the spaces are
-    /// paused.
+    /// The handover of filter state to or from another path, if any. It takes place while the
+    /// spaces are paused.
     pub(super) handover: Option<Handover<'a>>,
     /// Called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
@@ -257,9 +259,9 @@ pub(super) fn switch(
     Ok(switched)
 }
 
-/// Records the new kernel programs as the running ones, and transfers filter state from the old
-/// programs. Counts as lost the blocks that the old programs emitted but this process did not
-/// receive, and as duplicated the blocks that this process received too often.
+/// Records the new kernel programs as the running ones, and transfers filter state from the
+/// programs that they replace. A block that an old program emitted but this process did not receive
+/// counts as lost; a block that this process received too often counts as duplicated.
 fn record_successors(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     kernels: Vec<(Kernels, ProgramSuccession)>,
@@ -283,7 +285,7 @@ fn record_successors(
     }
 }
 
-/// Returns the numbers of a space's output rings that the switch removes.
+/// Returns the numbers of the rings that the space writes and that the switch removes.
 fn removed_rings((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usize> {
     let keys = stopped.space().node_keys().into_iter().filter(|key| !target.stays.contains(key));
     let number = |key| match key {
@@ -297,7 +299,7 @@ fn saturating_ns(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Gives the borrowed spaces back to their threads, unchanged, and returns `why`.
+/// Resumes the borrowed spaces without a change, after a failed switch. Returns the failure `why`.
 fn resume_spaces(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
     for (_, stopped) in taken.into_iter().rev() {
         if let StoppedSpace::Lent(lent) = stopped {
@@ -307,8 +309,8 @@ fn resume_spaces(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> C
     why
 }
 
-/// Moves the state of old filters into the filters that replace them. On failure, moves the state
-/// back into the old filters.
+/// Transfers the state of filters to the new filters that replace them. On failure, all state
+/// returns to the old filters.
 fn transfer_filter_state(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     for done in 0..taken.len() {
         let (target, stopped) = &mut taken[done];
@@ -326,7 +328,7 @@ fn transfer_filter_state(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<()
 }
 
 /// Drains the old graph. Removed nodes release the blocks that they hold, and removed rings are
-/// emptied. The output of replaced kernel programs is processed, starting at their source nodes,
+/// emptied. The output of replaced kernel programs is processed too. It enters at the source nodes
 /// whose numbers are in `firsts`. Blocks.
 fn drain_old_graph(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
@@ -388,8 +390,8 @@ fn drain_old_graph(
     });
 }
 
-/// Replaces the old graphs with the new ones. Returns the number of held blocks that could not move
-/// with their filters.
+/// Replaces the old graphs of the stopped spaces with the new ones. Returns the number of held
+/// blocks that were lost because they could not move with their filters.
 fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut homes: HashMap<NodeKey, usize> = HashMap::new();
     for (at, (target, _)) in taken.iter().enumerate() {
@@ -425,7 +427,8 @@ fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
     taken.iter_mut().map(|(_, stopped)| stopped.space().counters()).collect()
 }
 
-/// Returns the number of blocks that sources have lost so far, by source and location of the loss.
+/// Returns the number of blocks that the sources of the stopped spaces have lost so far, by source
+/// name and location of the loss.
 fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
     let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().source_loss_counts());
@@ -435,7 +438,8 @@ fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, 
     all
 }
 
-/// Counters read at the steps of a switch.
+/// Counters that a switch reads at its various steps. The losses of the switch are computed from
+/// them.
 struct SwitchCounts {
     /// Counters of the old graph, read once the spaces had stopped.
     begin: Vec<SpaceCounters>,
@@ -445,17 +449,19 @@ struct SwitchCounts {
     after: Vec<SpaceCounters>,
     /// Final counters of removed spaces that have ended since the spaces were stopped.
     last: Vec<SpaceCounters>,
-    /// Number of held blocks that did not move with their filter.
+    /// Number of held blocks that were lost because they could not move with their filter.
     left_behind: u64,
-    /// Number of held blocks that return from another process to this one.
+    /// Number of held blocks that return to this process with the state of a filter that ran in
+    /// another process.
     returning: u64,
     /// Numbers of the rings that the switch removes.
     rings: HashSet<usize>,
-    /// True if a removed space has not ended yet.
+    /// True if a removed space is still draining its rings.
     drains: bool,
 }
 
-/// Computes the numbers of lost, duplicated and reordered blocks from the counters of all steps.
+/// Computes the numbers of blocks that a switch lost, duplicated or reordered. Stores them in the
+/// report `switched`.
 fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     let SwitchCounts { begin, before, after, last, left_behind, returning, rings, drains } = counts;
     let with_last = |mut spaces: Vec<SpaceCounters>| {
@@ -502,9 +508,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Returns the number of blocks dropped because memory or a limit was exhausted, or after a
-/// failure. Blocks that a filter dropped on purpose do not count; at edges, all dropped blocks
-/// count.
+/// Returns the number of blocks that were lost for lack of memory, at a limit, or after a failure.
+/// Blocks that a filter dropped on purpose do not count. At edges, all dropped blocks count.
 fn lost_blocks(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
@@ -518,8 +523,8 @@ fn lost_blocks(ledger: &Ledger) -> u64 {
 struct BlockTotals([u64; 8]);
 
 impl BlockTotals {
-    /// Adds blocks that return from a process with the state of a filter to the totals of made and
-    /// of held blocks.
+    /// Adds blocks that return with the state of a filter from its process. They count as made and
+    /// as held.
     const fn add_returning_blocks(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;

@@ -21,8 +21,8 @@ pub struct Neighbors {
     /// The programs and sockets, grouped by interface, in the order in which a received frame
     /// encounters them. Packet sockets at all interfaces come last.
     pub list: Vec<Neighbor>,
-    /// Number of processes whose descriptors could not be read. Any of them may hold a listed
-    /// program or socket.
+    /// Number of processes whose descriptors could not be read. Any of these processes may hold a
+    /// listed program or socket.
     pub hidden: usize,
     /// Kinds of neighbors that could not be listed, with the reasons.
     pub unlisted: Vec<(&'static str, Refusal)>,
@@ -88,8 +88,8 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
     asked.map_err(Refusal::from_error)
 }
 
-/// A listing in progress. Each entry pairs a neighbor with the inode number of its socket, or with
-/// `None` if the neighbor is a program or filter.
+/// A listing of neighbors in progress. A neighbor that is a socket is paired with the inode number
+/// of the socket; a program or filter is paired with `None`.
 #[derive(Default)]
 struct NeighborListing {
     found: Vec<(Neighbor, Option<u64>)>,
@@ -186,7 +186,7 @@ impl NeighborListing {
         }
     }
 
-    /// Looks up the holders of all listed programs and sockets, and removes the entries that only
+    /// Finds the processes that hold the listed programs and sockets. Removes the entries that only
     /// this process holds.
     fn resolve_holders(self) -> Neighbors {
         let Self { found, unlisted } = self;

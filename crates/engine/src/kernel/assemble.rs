@@ -27,9 +27,9 @@ use std::cell::{Cell, RefCell};
 /// The assembled program of several requests, before it is loaded.
 #[derive(Debug)]
 pub(super) struct AssembledProgram {
-    /// Code of the program.
+    /// Code of the assembled program.
     pub(super) program: ebpf::Program,
-    /// For each exit, the kind of the first header of the frames that leave there.
+    /// Kind of the first header of the frames that leave through an exit, by exit.
     pub(super) first_headers: Vec<FirstHeader>,
 }
 
@@ -38,13 +38,14 @@ pub(super) struct AssembledProgram {
 pub(super) enum FrameAction<'l> {
     /// Copies the frame into the rings of the requests that receive it, and passes it to the host.
     Tap(&'l tap::FusedTap),
-    /// Redirects the frame to a socket or, after a step in the list, to the interface with the
-    /// index paired with that step. The host does not receive the frame.
+    /// Redirects the frame, so that the host does not receive it. After a step in the list, the
+    /// frame goes to the interface whose index is paired with the step; otherwise, it goes to a
+    /// socket.
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// A reason why requests cannot form one program, with the request and the node at fault if they
-/// are known.
+/// A reason why requests cannot form one program. `at` identifies the request and the node at
+/// fault, if they are known.
 #[derive(Debug)]
 pub(super) struct AssemblyError {
     pub(super) at: Option<(usize, NodeId)>,
@@ -93,18 +94,20 @@ pub(super) fn is_within_limits(tree: &RequestTree) -> bool {
 }
 
 struct Emitter<'t> {
-    /// For an XDP redirect, the egress interface of each step that sends frames; `None` for a tap.
+    /// The egress interface of each step that sends frames, for an XDP redirect; `None` for a tap.
     redirect_egress: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
     members: &'t [FusedRequest<'t>],
-    /// Index of the request and node whose code was emitted last. If emission fails, this node is
-    /// reported as the cause.
+    /// The node whose code was emitted last, with the index of its request. If emission fails, this
+    /// node is reported as the cause.
     at: Cell<Option<(usize, NodeId)>>,
-    /// A node whose frames leave through one exit but begin with different headers. The program is
-    /// then refused, because the reader infers the first header of a frame from its exit.
+    /// A node whose frames leave through one exit but begin with different headers. If there is
+    /// one, the program is refused, because the reader infers the first header of a frame from its
+    /// exit.
     mixed_at: Cell<Option<(usize, NodeId)>>,
     taps: TapEmitter<'t>,
-    /// The first header of the frames at each exit, once a delivery to the exit is emitted.
+    /// First header of the frames at each exit; `None` until code for a delivery to the exit has
+    /// been emitted.
     first_headers: RefCell<Vec<Option<FirstHeader>>>,
 }
 
@@ -144,10 +147,10 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits the gates. A gate tests the expression of a request that takes frames from the host;
-    /// the request's steps follow the gate. A frame belongs to the first request whose expression
-    /// it matches; the gates of later requests count the frame. `mark` is the number of the mark
-    /// that is set for frames that a request has taken.
+    /// Emits the gates of the requests that take frames from the host. A gate tests the expression
+    /// of one request, and the steps of the request follow the gate. A frame belongs to the first
+    /// request whose expression it matches; the gates of later requests count the frame. The mark
+    /// with the number `mark` is set on a frame once a request has taken it.
     fn emit_gates<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -190,7 +193,7 @@ impl Emitter<'_> {
             .map_err(|_| UnfitReason::new("too many requests at this interface share the program"))
     }
 
-    /// Returns the arguments of the source whose expression this gate tests.
+    /// Returns the arguments of the source whose expression the gate with this step number tests.
     fn gate_arguments(&self, step: usize) -> Result<&Arguments, UnfitReason> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
@@ -251,15 +254,16 @@ impl Emitter<'_> {
         self.emit_outgoing_edges(s, from, on, done)
     }
 
-    /// Returns true if a step edits frames.
+    /// Returns true if the filter at a step edits frames.
     fn edits_frames(&self, step: usize) -> bool {
         let (line, id) = self.fused.node(self.members, step);
         let used = self.members[line].graph.node(id).filter();
         used.is_some_and(|used| used.description.kind == FilterKind::Editing)
     }
 
-    /// If the step sends frames, emits the mark that sends a frame to its egress interface, or the
-    /// redirect to that interface.
+    /// Emits the egress of a frame, if the step sends frames. The code sets the mark that sends the
+    /// frame to its egress interface or, in a redirecting program, redirects the frame to that
+    /// interface.
     fn emit_egress_mark(&self, s: &mut Scope<'_, '_>, step: usize) {
         let Some((mark, _)) = self.fused.egress_mark(step) else { return };
         match self.redirect_egress.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
@@ -302,8 +306,8 @@ impl Emitter<'_> {
         s.tally(self.fused.counter_index(counter), length);
     }
 
-    /// Emits code that counts a frame whose headers the program cannot read, and that delivers the
-    /// frame unless requests take frames from the host.
+    /// Emits the handling of a frame whose headers the program cannot read. The code counts the
+    /// frame. It also delivers the frame, unless the program's requests take frames from the host.
     fn emit_unreadable_frame<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
@@ -333,8 +337,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits the code of a filter and of all steps downstream of the filter. The emitted code
-    /// continues at `end`.
+    /// Emits the code of a filter and of all steps downstream of the filter. After these steps, the
+    /// emitted code continues at `end`.
     fn emit_step<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -386,8 +390,9 @@ impl Emitter<'_> {
         s.deliver(self.delivery(exit), on, on.class);
     }
 
-    /// Emits code that delivers a frame with unreadable headers: at the exits of the source, and at
-    /// the exits for unsure blocks of each filter after the source.
+    /// Emits code that delivers a frame whose headers the program cannot read. The frame is
+    /// delivered at the exits of the source, and at the exits for unsure blocks of each filter
+    /// after the source.
     fn emit_unreadable_delivery<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
         let length = s.view_length(on);

@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Counters that a kernel program has collected since the last change of the path: blocks by node
-/// number, and blocks by edge number.
+/// Counters that a kernel program has collected since the last change of the path. The lists
+/// contain the number of blocks by node number and by edge number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct GenerationCounters {
     pub(crate) nodes: Vec<(usize, u64)>,
@@ -50,8 +50,8 @@ pub(crate) fn query_counters(
 
 impl Kernel {
     /// Returns the counters of the nodes and edges in the current program and in all programs that
-    /// it replaced. `queried` contains the current program's counters, or is `None` if they are
-    /// unknown; `received` contains the totals that this process has received from the program.
+    /// it replaced. `queried` contains the current program's counters; it is `None` if they are
+    /// unknown. `received` contains the totals that this process has received from the program.
     fn current_results(
         &self,
         queried: Option<FinalCounters>,

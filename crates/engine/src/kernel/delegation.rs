@@ -44,7 +44,8 @@ pub struct Owner<'o> {
     pub about: &'o str,
 }
 
-/// The part of another process's request that should run in the kernel.
+/// The part of another process's request that should run in the kernel. The peer that sent it is
+/// not trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelPart {
     /// Indices of the nodes in the graph of the request, after default sources and sinks have been
@@ -79,7 +80,8 @@ pub struct DelegatedLayout {
     pub tree: u64,
 }
 
-/// The resources that the kernel part of a request needs, known before any resource is allocated.
+/// The resources that the kernel part of a request needs. They are known before any resource is
+/// allocated.
 #[derive(Clone, Debug)]
 pub struct ResourceNeeds<'n> {
     /// The attach point of the request.
@@ -95,14 +97,15 @@ pub struct ResourceNeeds<'n> {
     pub exits_per_frame: u32,
 }
 
-/// A policy that decides whether the kernel part of a request may have the resources that it needs.
+/// A policy that decides whether the kernel part of a request may have these resources. It refuses
+/// them by an error.
 pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), KernelRefusal>;
 
 /// A request that runs in the kernel for another process. Dropping the value removes the request.
 #[derive(Debug)]
 pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
-    /// The attach point of the request.
+    /// The attach point at which the request runs.
     pub attach: Attach,
     /// Sizes in bytes of the request's pointers, and of the frames that the request shares with
     /// other requests.
@@ -111,7 +114,7 @@ pub struct DelegatedRequest {
     pub share: Share,
 }
 
-/// A prepared request that can replace a running request of the same owner.
+/// A prepared request of a peer, which can replace a running request of the same owner.
 #[derive(Debug)]
 pub struct DelegatedSuccessor {
     running: DelegatedRequest,
@@ -169,8 +172,9 @@ impl AttachPoints {
 
     /// Prepares the replacement of a running request, under the same rules as
     /// [`Self::attach_delegated`]. The new request must have the attach point of the running one.
-    /// `stays` pairs the steps of the old and the new request that are the same filter and keep
-    /// their state; `taps` are the taps that are open in the new request from its start.
+    /// `stays` contains pairs of steps, one of the old request and one of the new request, that are
+    /// the same filter and keep their state. `taps` are the taps that are open in the new request
+    /// from its start.
     pub fn prepare_delegated_successor(
         &self,
         running: &DelegatedRequest,
@@ -197,8 +201,8 @@ impl AttachPoints {
         Ok((delegated, DelegatedSuccessor { running, switch: switch.ok_or_else(none)? }))
     }
 
-    /// Checks the kernel part of a request, attaches the request by calling `make`, and wraps the
-    /// descriptors.
+    /// Checks the kernel part of a peer's request, and attaches the request by calling `make`.
+    /// Returns the descriptors for the peer, and the attached request.
     fn attach_delegated_part(
         &self,
         ((graph, part), taps): ((&Graph, &KernelPart), OpenTaps),
@@ -287,8 +291,8 @@ impl DelegatedProgram {
         Ok((Arc::new(pointers), RingBuffer::from_received(doorbell)?))
     }
 
-    /// Wraps the delegated program for a path. `held` notifies the serving process when the request
-    /// ends. Call [`Self::matches_request`] first.
+    /// Converts the delegated program to an attached request that a path can read. `held` notifies
+    /// the serving process when the request ends. Call [`Self::matches_request`] first.
     pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
         let (rings, doorbell) = self.open()?;
         Ok(KernelAttachment { rings, doorbell, held })
@@ -307,8 +311,8 @@ impl DelegatedProgram {
 }
 
 impl DelegatedRequest {
-    /// Returns the number of the request at its attach point, as in [`AttachPoints::status`], or
-    /// `None` if another process owns the point.
+    /// Returns the number by which [`AttachPoints::status`] lists the request, or `None` if another
+    /// process owns the attach point.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.held.number()

@@ -35,11 +35,11 @@ pub struct DirectAttachment {
     pub handle: Arc<dyn AttachmentHandle>,
 }
 
-/// An exit of a directly attached request.
+/// An exit of a request that the caller reads without a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectExit {
-    /// Index, among the pointer sequences in each ring, of the sequence that points to the exit's
-    /// frames.
+    /// Index of the exit's pointer sequence. Each ring contains several sequences of pointers to
+    /// frames; this one points to the frames of the exit.
     pub sink: u32,
     /// True if the exit exports frames that a filter in the kernel was unsure about.
     pub is_unsure: bool,

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalCounters {
     pub(super) counted: KernelCounters,
-    /// The final state of each of the request's filters, by step number.
+    /// The final state of the request's filters, by step number.
     pub(super) states: HashMap<usize, Vec<u8>>,
-    /// Number of doorbell notifications sent for the request.
+    /// Number of doorbell notifications that programs have sent for the request.
     #[serde(rename = "bells")]
     pub(super) notifications: u64,
     /// For a request at a user's sockets, the number of packets that were skipped because all
@@ -24,7 +24,7 @@ pub struct FinalCounters {
     /// The taps that were open when the counters were read.
     #[serde(default)]
     pub(super) taps: OpenTaps,
-    /// Number of measured runs of the request's programs, and their total time in ns.
+    /// Number of program runs that the kernel measured for the request, and their total time in ns.
     pub(super) measured: (u64, u64),
     /// True if the counters are unknown, because the process that ran the request ended without
     /// reporting them.

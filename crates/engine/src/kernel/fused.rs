@@ -19,8 +19,8 @@ use std::collections::HashMap;
 pub(super) struct FusedRequest<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
-    /// Number of the request among all requests ever attached, by which the labels of its filters
-    /// are distinguished from those of other requests.
+    /// Number of the request among all requests ever attached. It distinguishes the labels of the
+    /// request's filters from those of other requests.
     pub(super) request: u32,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct FusedTree {
     pub(super) exits: Vec<FusedExit>,
     pub(super) taps: Vec<FusedTreeTap>,
     pub(super) forks: Vec<Fork>,
-    /// The steps that send frames to an egress interface. The program has a mark for each of them:
-    /// a flag of the current frame that is set if the step must send the frame
-    /// ([`Self::egress_mark`]).
+    /// The steps that send frames to an egress interface. The program has a mark for each of these
+    /// steps ([`Self::egress_mark`]): a flag of the current frame that is set if the step must send
+    /// the frame.
     pub(super) leads: Vec<usize>,
     /// The gates of the requests that take frames from the host, in order of precedence. Each pair
     /// contains the request and the step that selects its frames.
@@ -41,19 +41,20 @@ pub(super) struct FusedTree {
     lines: Vec<RequestPositions>,
 }
 
-/// A filter, shared by all requests that run it with the same arguments on the same frames, or the
-/// gate of one request. A filter that has state or sends frames belongs to one request alone.
+/// A step of a fused tree: a filter or the gate of one request. All requests that run a filter with
+/// the same arguments on the same frames share its step. A filter that has state or sends frames
+/// belongs to one request alone.
 #[derive(Clone, Debug)]
 pub(super) struct FusedStep {
     /// The preceding step, or `None` if the step follows the source.
     pub(super) from: Option<usize>,
     /// The classes of the preceding step's output that lead to this step.
     pub(super) classes: ClassSet,
-    /// Indices of the requests that share the step. The node of the first one stands for the step
-    /// in messages and counters.
+    /// Indices of the requests that share the step. In messages and counters, the first request's
+    /// node stands for the step.
     pub(super) lines: Vec<usize>,
-    /// The number of the step in the tree of the first request. `None` for a gate, because that
-    /// tree contains no gates.
+    /// The number of the step in the first request's own tree. `None` for a gate, because that tree
+    /// contains no gates.
     number_in_request: Option<usize>,
 }
 
@@ -84,14 +85,15 @@ pub(super) struct Fork {
     pub(super) at: Option<usize>,
     lines: Vec<usize>,
     pub(super) steps: Vec<usize>,
-    /// Exits at the fork. A fork with exits belongs to a single request.
+    /// Exits over which blocks leave at the fork. A fork with exits belongs to a single request.
     pub(super) exits: Vec<usize>,
 }
 
-/// Positions of a request's steps and exits in the fused tree.
+/// The positions of one request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
-    /// The gate that selects the request's frames; `None` if the request only observes frames.
+    /// The step number of the gate that selects the request's frames; `None` if the request only
+    /// observes frames.
     root: Option<usize>,
     steps: Vec<usize>,
     exits: Vec<usize>,
@@ -103,15 +105,16 @@ struct RequestPositions {
 pub(super) enum CounterId {
     /// Counter of all frames that the program processed.
     Ran,
-    /// Counter of blocks that arrived at the step with this index.
+    /// Counter of blocks that arrived at a step. Contains the index of the step.
     Entered(usize),
-    /// Counter of blocks that took at least one of several edges of the fork with this index.
+    /// Counter of blocks that took at least one edge of the fork with this index.
     Passed(usize),
-    /// Counter of blocks that no edge of the fork with this index selected.
+    /// Counter of blocks that no edge of a fork selected. Contains the index of the fork.
     Unselected(usize),
-    /// Counter of blocks that took the exit with this index.
+    /// Counter of blocks that took an exit. Contains the index of the exit.
     Handed(usize),
-    /// Counter of blocks that took the exit with this index but could not be copied to user space.
+    /// Counter of blocks that took an exit but could not be copied to user space. Contains the
+    /// index of the exit.
     Failed(usize),
     /// Counter of frames that an egress interface refused. The number is the index of the sending
     /// step in [`FusedTree::leads`].
@@ -134,30 +137,31 @@ pub(super) enum LeaveReason {
 }
 
 impl LeaveReason {
-    /// All reasons, in the order of [`KernelCounters::left`].
+    /// All reasons, in the order of the counts in [`KernelCounters::left`].
     pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
 }
 
 /// Counters of a request in the kernel, by the step numbers of the request's own tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
-    /// Frames that the program processed.
+    /// Number and bytes of the frames that the program processed while the request was attached.
     pub(crate) ran: Amount,
-    /// Input of each step.
+    /// Blocks that arrived at each step.
     pub(crate) entered: Vec<Amount>,
-    /// Blocks that took at least one edge: at the source, then at each step.
+    /// Blocks that left a position over at least one edge. The positions are the source and then
+    /// each step.
     pub(crate) passed: Vec<Amount>,
-    /// Blocks that no edge selected: at the source, then at each step.
+    /// Blocks that no edge at a position selected. The positions are the source and then each step.
     pub(crate) unselected: Vec<Amount>,
-    /// Blocks that took each exit.
+    /// Blocks that took each exit of the request.
     pub(crate) handed: Vec<Amount>,
-    /// Blocks that took each exit but could not be copied.
+    /// Blocks that took each exit of the request but could not be copied to user space.
     pub(crate) failed: Vec<Amount>,
-    /// Frames that the request's gate left to the host or to another request, by reason in the
-    /// order of [`LeaveReason::ALL`].
+    /// Frames that the request's gate left to the host or to another request. There is one count
+    /// for each reason in [`LeaveReason::ALL`], in that order.
     #[serde(default)]
     pub(crate) left: [u64; LeaveReason::ALL.len()],
-    /// Number of blocks that a step left unanswered, by step and reason.
+    /// Number of blocks for which a step returned no class, by step and reason.
     pub(crate) reasons: HashMap<usize, HashMap<String, u64>>,
 }
 
@@ -239,8 +243,8 @@ impl FusedTree {
         self.steps.len() - 1
     }
 
-    /// Adds the forks of the request that was added last. A fork with the same steps as an existing
-    /// fork, and without exits, shares that fork.
+    /// Adds the forks of the request that was added last. If the request takes the same steps as an
+    /// existing fork, and neither has exits, the request shares that fork.
     fn add_forks(&mut self, line: usize) {
         let places: Vec<Option<usize>> = self.lines[line].fork_positions().collect();
         for at in places {
@@ -262,7 +266,7 @@ impl FusedTree {
         }
     }
 
-    /// Returns the index of a counter in the program's memory.
+    /// Returns the index of a counter among the program's counters.
     pub(super) fn counter_index(&self, counter: CounterId) -> u16 {
         let (steps, forks, exits) = (self.steps.len(), self.forks.len(), self.exits.len());
         let number = match counter {
@@ -309,9 +313,9 @@ impl FusedTree {
         })
     }
 
-    /// Returns the number of the fork after the step `at` (the source if `None`), the number of the
-    /// following step, and the classes that lead to it. Returns `None` unless exactly one step and
-    /// no exit follows `at`.
+    /// Returns the sole edge after the step `at` (the source if `None`), if it leads to another
+    /// step: the number of the fork, the number of the following step, and the classes that lead to
+    /// it. Returns `None` if other steps or exits also follow `at`.
     pub(super) fn sole_successor(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_of_step(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
@@ -340,7 +344,7 @@ impl FusedTree {
         here.filter(|(_, exit)| matches!(exit.which, ExitBlocks::Unsure)).map(|(at, _)| at)
     }
 
-    /// Returns the number of the mark for frames that a step sends, and the index of the step among
+    /// Returns the mark for frames that a step sends: its number, and the index of the step among
     /// the steps that send frames. Returns `None` if the step sends no frames.
     pub(super) fn egress_mark(&self, step: usize) -> Option<(u16, usize)> {
         let number = self.leads.iter().position(|lead| *lead == step)?;
@@ -365,8 +369,8 @@ impl FusedTree {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
 
-    /// Returns the index of the first request that uses a step, and the node of that request that
-    /// the step implements.
+    /// Returns the node that a step implements, in the first request that uses the step. The first
+    /// value is the index of that request.
     pub(super) fn node(&self, members: &[FusedRequest<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
@@ -382,8 +386,8 @@ impl FusedTree {
         filter_span(members[line].graph, node).with_request_number(members[line].request)
     }
 
-    /// Returns the number of a step in a request's own tree, or `None` if the request does not use
-    /// it.
+    /// Returns the number of a step in the own tree of the request with the index `line`. Returns
+    /// `None` if the request does not use the step.
     pub(super) fn request_step_number(&self, line: usize, step: usize) -> Option<usize> {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }
@@ -440,21 +444,22 @@ impl FusedTree {
 pub(super) const REFUSED_COUNTER: &str = "refused";
 
 impl RequestPositions {
-    /// Returns the number in the fused tree of a step, given its number in the request's own tree.
-    /// For the source (`None`), returns the number of the request's gate, if it has one.
+    /// Converts a step number in the request's own tree to the number in the fused tree. For the
+    /// source (`None`), returns the number of the request's gate, if it has one.
     fn position(&self, from: Option<usize>) -> Option<usize> {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }
 
-    /// Returns the positions where the request may fork: its beginning, and each step.
+    /// Returns the positions in the fused tree where the request may fork: its beginning, and each
+    /// of its steps.
     fn fork_positions(&self) -> impl Iterator<Item = Option<usize>> {
         std::iter::once(self.root).chain(self.steps.iter().copied().map(Some))
     }
 }
 
 impl Fork {
-    /// Returns true if the fork has a single edge, to a step or an exit that already counts the
-    /// blocks.
+    /// Returns true if the fork has a single edge. The step or exit to which this edge leads
+    /// already counts the blocks.
     pub(super) fn has_one_edge(&self) -> bool {
         self.steps.len() + self.exits.len() == 1
     }
@@ -489,9 +494,9 @@ impl KernelCounters {
         self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
     }
 
-    /// Adds the numbers of unanswered blocks, by step and reason, that a program has counted in its
-    /// memory. `own` maps the label of a step to the step's number in the request, or to `None` if
-    /// the request does not use the step.
+    /// Adds the numbers of blocks for which filters returned no class, as a program has counted
+    /// them in its memory. `own` maps the label of a step to the step's number in the request. It
+    /// returns `None` if the request does not use the step.
     pub(super) fn add_unanswered_counts(
         &mut self,
         code: &ebpf::Program,
@@ -507,14 +512,14 @@ impl KernelCounters {
         }
     }
 
-    /// Returns the number of blocks and bytes that left a step, or the source if `at` is `None`,
-    /// over at least one edge.
+    /// Returns the number of blocks and bytes that left a step (the source if `at` is `None`) over
+    /// at least one edge.
     pub(crate) fn passed_amount(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 
-    /// Returns the number of blocks and bytes that no edge at a step, or at the source if `at` is
-    /// `None`, selected.
+    /// Returns the number of blocks and bytes at a step (the source if `at` is `None`) that no edge
+    /// selected.
     pub(crate) fn unselected_amount(&self, at: Option<usize>) -> Amount {
         self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }

@@ -29,7 +29,7 @@ pub struct KernelRequest<'p> {
     pub graph: &'p Graph,
     /// The kernel program in the plan. The program may contain nodes of other components.
     pub planned: &'p Planned,
-    /// The nodes of this component, in ascending order.
+    /// The nodes of the request's connected component that run in the kernel, in ascending order.
     pub nodes: &'p [NodeId],
     /// The first source of the request among `nodes`, which represents the program.
     pub source: NodeId,
@@ -37,7 +37,7 @@ pub struct KernelRequest<'p> {
     pub hardened: bool,
     /// The refusal by the kernel that a test simulates, if any.
     pub refuses: InjectedRefusal,
-    /// The allocation log, by which a failure is rolled back.
+    /// The log of allocation steps, which undoes them after a failure.
     pub steps: &'p RollbackLog,
     /// The taps that are open as soon as the request is attached.
     pub taps: OpenTaps,
@@ -58,8 +58,8 @@ pub struct KernelAttachment {
 pub trait AttachmentHandle: Attachment {
     /// Returns the final counters and state. Detaches the request first if it is still attached.
     fn final_counters(&self) -> &FinalCounters;
-    /// Returns the counters that a detachment now would report; after detachment, the final
-    /// counters. Returns `None` if this process cannot read them.
+    /// Returns the counters of the request so far; after it has been detached, its final counters.
+    /// Returns `None` if this process cannot read them.
     fn current_counters(&self) -> Option<FinalCounters> {
         None
     }
@@ -88,8 +88,9 @@ pub trait AttachmentHandle: Attachment {
         let _ = (open, limit);
         Err("the program there has no exits for readers".to_owned())
     }
-    /// Prepares a successor. `stays` pairs the steps of the old and the new request that are the
-    /// same filter and keep their state. The default implementation always fails.
+    /// Prepares a request that can replace this one. `stays` contains pairs of steps, one of this
+    /// request and one of the new request, that are the same filter and keep their state. The
+    /// default implementation always fails.
     fn successor(
         self: Arc<Self>,
         asked: &KernelRequest<'_>,
@@ -102,7 +103,7 @@ pub trait AttachmentHandle: Attachment {
     }
 }
 
-/// A prepared request that can replace a running one.
+/// A prepared request that can replace a running one, with the handle that performs the switch.
 #[derive(Debug)]
 pub struct PreparedSuccessor {
     /// The rings and handles of the new request.
@@ -141,11 +142,11 @@ pub enum InjectedRefusal {
     Loading,
     /// The kernel refuses to attach any program.
     Attaching,
-    /// The kernel refuses the code of the filter with this name.
+    /// The kernel refuses the code of one filter. Contains the name of the filter.
     Filter(&'static str),
 }
 
-/// Converts the reason for a refused attachment into a build error of this node.
+/// Converts a reason why a request was not attached into a build error of the request's node.
 pub(super) fn attach_build_error(why: AttachError, node: NodeId) -> BuildError {
     match why {
         AttachError::Unobservable(failure) => BuildError::Outside { node, failure },

@@ -6,25 +6,27 @@ use pipeline::plan::Program as Planned;
 use std::ops::RangeInclusive;
 use sys::bpf::RingsLayout;
 
-/// Maximum number of pointers per exit and processor.
+/// Maximum number of pointers in a ring, per exit and processor.
 const POINTERS_MAX: u32 = 1 << 16;
-/// Maximum size of the records per processor, in bytes.
+/// Maximum size of the copied frames (records) in a ring, per processor, in bytes.
 const BYTES_MAX: u64 = 1 << 27;
 
-/// Maximum size of the records over all processors in bytes, unless the request sets a size. It is
-/// half of the daemon's default quota for a user.
+/// Maximum size of the copied frames (records) over all processors in bytes, unless the request
+/// sets a size. It is half of the daemon's default quota for a user.
 const RECORDS_BYTES_MAX: u64 = 128 << 20;
-/// Divisor of the machine's memory that yields the maximum size of the records over all processors,
-/// unless the request sets a size.
+/// Divisor that yields a second maximum size of the copied frames (records) over all processors:
+/// the machine's memory divided by this number. Does not apply if the request sets a size.
 const RECORDS_MEMORY_DIVISOR: u64 = 64;
 
-/// Returns the layout of rings with this number of outputs
-/// ([`TreeExit::sink`](super::tree::TreeExit)). `asked` is the size of the records over all
-/// processors in bytes, if the request sets one.
+/// Returns the layout of the rings in which a program passes frames and pointers to its reader.
+/// `sinks` is the number of pointer sequences per ring ([`TreeExit::sink`](super::tree::TreeExit)).
+/// `asked` is the total size of the copied frames over all processors in bytes, if the request sets
+/// one.
 ///
-/// The number of pointers equals the number of frames of 256 bytes that fit, but is at least the
-/// plan's number and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor
-/// has several regions, of which usually only the first two are used.
+/// The number of pointers is the number of frames of 256 bytes that fit into the memory for copied
+/// frames. It is at most [`POINTERS_MAX`], but never less than the number in the plan. For a
+/// program at sockets, each processor has several regions, of which usually only the first two are
+/// used.
 pub(super) fn rings_layout(
     planned: &Planned,
     sinks: usize,
@@ -47,11 +49,11 @@ pub(super) fn rings_layout(
     })
 }
 
-/// Returns the size in bytes of a region's records, which is a power of two. If the request sets a
-/// total size (`asked`), each region gets an equal share of it, but at most [`BYTES_MAX`].
-/// Otherwise a region gets the upper bound of `planned`, or less if all regions together would
-/// exceed [`RECORDS_BYTES_MAX`] or their part of `memory` ([`RECORDS_MEMORY_DIVISOR`]). The result
-/// is never less than the lower bound of `planned`.
+/// Returns the size in bytes of the copied frames (records) of one region, which is a power of two.
+/// If the request sets a total size (`asked`), each region gets an equal share of it, but at most
+/// [`BYTES_MAX`]. Otherwise, a region gets the upper bound of `planned`. It gets less if all
+/// regions together would exceed [`RECORDS_BYTES_MAX`], or `memory` divided by
+/// [`RECORDS_MEMORY_DIVISOR`]. The result is never less than the lower bound of `planned`.
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
     let (all, most) = match asked {
         Some(all) => (all, BYTES_MAX),

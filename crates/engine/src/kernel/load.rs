@@ -10,7 +10,8 @@ use sys::bpf::{
 };
 use sys::steps::{RollbackLog, StepResource};
 
-/// A loaded program and its maps. `None` stands for a map that already existed.
+/// A loaded program and the maps that were created for it. `None` stands for a map that already
+/// existed.
 #[derive(Debug)]
 pub(super) struct LoadedProgram {
     pub(super) program: Program,
@@ -39,14 +40,14 @@ impl LoadFailure {
         Self { named: named.map(str::to_owned), why: error.to_string(), too_large }
     }
 
-    /// Returns true if the verifier stopped in the code of this filter.
+    /// Returns true if the verifier rejected the program in the code of this filter.
     pub(super) fn is_rejected_in(&self, word: &ebpf::FilterSpan) -> bool {
         let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.label()));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
     }
 }
 
-/// Options for loading a program.
+/// Options with which a program is loaded into the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadOptions {
     pub(super) kind: ProgramKind,

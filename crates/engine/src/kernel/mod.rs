@@ -65,22 +65,25 @@ use taps::{NodeTapReaders, OpenTaps};
 use timing::Timing;
 use tree::{RequestTree, Step};
 
-/// The kernel part of a path at one interface: its current generation and the earlier ones.
+/// The kernel part of a path at one interface. It consists of the request that runs now and of
+/// earlier requests, one for each change of the path.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// The attached request since the last change of the path, with its counters.
+    /// The current generation: the request that has been attached since the last change of the
+    /// path.
     pub(crate) generation: Generation,
-    /// The requests that ran before earlier changes of the path, oldest first.
+    /// The earlier generations, which ended at earlier changes of the path; oldest first.
     before: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
     /// measured.
     timing: Option<Timing>,
     place: AttachPoint,
-    /// The nodes of the path whose output a tap reads.
+    /// The readers of taps, by the node of the path whose output they read.
     taps: NodeTapReaders,
 }
 
-/// A generation of the kernel part of a path: the attached request between two changes.
+/// A generation of the kernel part of a path: a request that is attached from one change of the
+/// path to the next.
 #[derive(Debug)]
 pub(crate) struct Generation {
     /// The graph of the plan. The numbers of its nodes and edges are in `ids`.
@@ -90,23 +93,23 @@ pub(crate) struct Generation {
     source: NodeId,
     /// The tree of the request's filters.
     pub(crate) tree: RequestTree,
-    /// The sources of this component that the program implements.
+    /// The sources of the path's connected component that the program implements.
     sources: Vec<NodeId>,
     handle: Arc<dyn AttachmentHandle>,
-    /// The number of the source in the metadata of its blocks.
+    /// The number by which the metadata of a block names this source as the block's origin.
     pub(crate) origin: u16,
-    /// Totals of the blocks that this process had received when the next change ended this
-    /// generation; `None` while it runs.
+    /// Totals of the blocks that this process had received from this generation when it ended;
+    /// `None` while it runs.
     taken: Option<SourceCounters>,
 }
 
-/// The prepared successor of a generation, with the handle that installs it.
+/// A prepared generation that will succeed the current one, with the handle that installs it.
 #[derive(Debug)]
 pub(crate) struct NextGeneration {
     pub(crate) generation: Generation,
     /// The handle that performs the switch.
     pub(crate) switch: Box<dyn ProgramSwitch>,
-    /// The taps that are open as soon as the generation begins.
+    /// The taps that are open from the beginning of the generation.
     open_taps: OpenTaps,
 }
 
@@ -149,9 +152,9 @@ pub(crate) struct KernelInputs<'p> {
     /// The numbers of the plan's nodes and edges.
     pub(crate) ids: &'p PlanNumbers,
     pub(crate) planned: &'p Planned,
-    /// The nodes of the path's connected component that the program implements.
+    /// The nodes that the program implements, in the path's connected component.
     pub(crate) nodes: &'p [NodeId],
-    /// The number of the source in the metadata of its blocks.
+    /// The number by which the metadata of a block names the source as the block's origin.
     pub(crate) origin: u16,
     /// The host that attaches the request.
     pub(crate) host: &'p dyn Host,
@@ -307,7 +310,7 @@ impl KernelRequest<'_> {
         RequestTree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
     }
 
-    /// Adds the egress interfaces to a request that sends frames.
+    /// Adds to a new request the egress interfaces of its steps that send frames.
     fn with_egress_interfaces(
         &self,
         place: &AttachPoint,
@@ -317,9 +320,9 @@ impl KernelRequest<'_> {
         Ok(NewRequest { leads, ..new })
     }
 
-    /// Converts the request to the form that an attach point accepts, with `owner` as its owner and
-    /// without egress interfaces. Fails if the request exceeds the limits of a program, or if it
-    /// would share packets of the user's own sockets with other users.
+    /// Converts the request to the form that an attach point accepts. `owner` becomes its owner;
+    /// egress interfaces are not set yet. Fails if the request exceeds the limits of a program, or
+    /// if it would share packets of the user's own sockets with other users.
     fn new_request(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
@@ -438,10 +441,11 @@ impl InjectedRefusal {
     }
 }
 
-/// Returns the doorbell policy for rings of this layout. If the planned ring has a threshold
-/// (`signal_blocks` is not 0), the doorbell wakes the source, which drains notifications before it
-/// checks for frames. Otherwise no doorbell is sent: while the source sleeps, the program leaves
-/// the frames to the network stack of this machine, which wakes the source.
+/// Returns the policy by which a program notifies the reader of its rings. If the planned ring has
+/// a threshold (`signal_blocks` is not 0), the doorbell wakes the source, which drains
+/// notifications before it checks for frames. Otherwise the program sends no notifications. While
+/// the source sleeps, the program then leaves the frames to the network stack of this machine,
+/// which wakes the source.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_INTERVAL_NS_MAX)).unwrap_or(u32::MAX);

@@ -55,14 +55,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::bpf::{GracePeriod, Link, Map, Program};
 use sys::steps::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
 
-/// A set of attach points, which all clones share.
+/// The attach points that this process owns. Clones share the same points.
 #[derive(Clone, Debug, Default)]
 pub struct AttachPoints {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// The number of the next request at any of these points. Numbers of requests that could not be
-    /// attached are not reused.
+    /// The number that the next request at any of these points will get. A request that could not
+    /// be attached also uses up a number.
     numbers: Arc<AtomicU32>,
-    /// The allocation log for requests of other processes.
+    /// The log of the steps that allocate resources for requests of other processes.
     pub(crate) steps: RollbackLog,
     /// The store that keeps descriptors while this process restarts, or `None` if nothing outlives
     /// this process.
@@ -73,7 +73,7 @@ pub struct AttachPoints {
 #[derive(Debug)]
 pub(crate) struct Point {
     site: AttachSite,
-    /// The counter of [`AttachPoints::numbers`], which all points share.
+    /// The number that the next request will get, shared by all attach points ([`AttachPoints`]).
     numbers: Arc<AtomicU32>,
     keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<PointState>,
@@ -82,17 +82,18 @@ pub(crate) struct Point {
 /// A failure to attach a request.
 #[derive(Debug)]
 pub(crate) enum AttachFailure {
-    /// The request does not fit into one program with the existing requests.
+    /// The request and the existing requests of the attach point do not fit into one program.
     Full,
-    /// The request cannot run at this point.
+    /// The request cannot run at this attach point.
     Refused(KernelRefusal),
 }
 
 #[derive(Debug, Default)]
 struct PointState {
-    /// True if a request did not fit into the program, and no request has been removed since then.
+    /// True if a request did not fit into the program, and no request has been removed since that
+    /// failure.
     full: bool,
-    /// Number of times that the program was replaced.
+    /// Number of times that the point's program was replaced by another.
     replaced: u64,
     /// Number of frames processed by replaced programs whose counters have been collected.
     frames: u64,
@@ -101,8 +102,8 @@ struct PointState {
     /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// True if a program may still process frames for a moment after its link has switched to
-    /// another program.
+    /// True if a replaced program may still process frames for a moment after its link has switched
+    /// to the new program.
     may_linger: bool,
     /// Notes and final counters of removed requests, newest last. They are persisted, so that the
     /// next process can deliver them if this one exits first.
@@ -155,9 +156,9 @@ impl AttachPoints {
         Err(BuildError::Unexpected("there is no end of points".to_owned()))
     }
 
-    /// Returns the `nth` point for this attachment, or creates a point without requests if there
-    /// are fewer. Opens the user's sockets if the attachment covers sockets. `hardened` is true if
-    /// programs must load without CAP_PERFMON.
+    /// Returns the `nth` point for the attachment `attach`. If there are fewer points, creates a
+    /// point without requests. Opens the user's sockets if the attachment covers sockets.
+    /// `hardened` is true if programs must load without CAP_PERFMON.
     fn find_or_create_point(
         &self,
         attach: &Attach,
@@ -184,7 +185,7 @@ impl AttachPoints {
 
     /// Creates an attach point without requests. `hardened` is true if its programs must load
     /// without CAP_PERFMON. `sockets` contains the user's sockets whose packets the programs
-    /// process, or is `None` for an attach point at an interface.
+    /// process. It is `None` for an attach point at an interface.
     fn create_point(
         &self,
         (attach, hardened): (&Attach, bool),
@@ -203,8 +204,8 @@ impl AttachPoints {
 
 impl Point {
     /// Attaches a request. If this fails, the existing requests continue unchanged. Fails with
-    /// [`AttachFailure::Full`] if the request does not fit into one program with them; the point
-    /// then accepts no further request until one is removed.
+    /// [`AttachFailure::Full`] if the request and the existing ones do not fit into one program.
+    /// The point then accepts no further request until one is removed.
     fn add_request(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, AttachFailure> {
         let source = new.source;
         let refused = |why: String| AttachFailure::Refused(KernelRefusal { node: source, why });
@@ -287,8 +288,9 @@ impl Point {
         Ok(())
     }
 
-    /// Removes a request and returns its final counters. If no smaller program can replace the
-    /// running program, the request stays in that program until the next change.
+    /// Removes a request, and returns its final counters. A smaller program normally replaces the
+    /// running program. If this fails, the request stays in the running program until the next
+    /// change.
     fn remove_request(&self, number: u32) -> FinalCounters {
         let mut state = self.state();
         match state.lines.iter_mut().find(|line| line.number == number) {
@@ -357,7 +359,7 @@ impl Point {
         set
     }
 
-    /// Returns the number for a new request.
+    /// Assigns a number to a new request.
     fn next_number(&self) -> u32 {
         // Relaxed suffices, because the counter guards no other memory.
         self.numbers.fetch_add(1, Ordering::Relaxed)
@@ -380,7 +382,8 @@ impl Point {
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// Returns the filter state of a request, and its counters from programs that no longer run.
+    /// Returns the filter state of a request, and the counters that it has from programs that no
+    /// longer run.
     fn final_counters(&self, line: &AttachedRequest) -> FinalCounters {
         FinalCounters {
             busy: self.busy_packets().saturating_sub(line.busy_before),
@@ -388,8 +391,8 @@ impl Point {
         }
     }
 
-    /// Returns the number of packets that arrived while all memory regions of their processor were
-    /// in use.
+    /// Returns the number of packets that were skipped because all memory regions of their
+    /// processor were in use.
     fn busy_packets(&self) -> u64 {
         self.site.sockets.as_ref().map_or(0, Sockets::busy_packets)
     }
@@ -400,8 +403,8 @@ impl Point {
 }
 
 impl PointState {
-    /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired_counters`]
-    /// requires.
+    /// Creates the means by which [`Self::collect_retired_counters`] waits for replaced programs to
+    /// finish, unless it exists already.
     fn create_grace_period(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);
@@ -409,8 +412,8 @@ impl PointState {
         Ok(())
     }
 
-    /// Returns the counters of a request so far, in replaced programs and in the program `running`,
-    /// if there is one.
+    /// Returns the counters of a request so far. These are the sums over the replaced programs and
+    /// the program `running`, if there is one.
     fn current_counters(
         &self,
         line: &AttachedRequest,
@@ -470,7 +473,8 @@ impl PointState {
 /// link and the second link.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
-/// Replaces the program `old` by `new` at all links, or at none if a link refuses the new program.
+/// Replaces the program `old` by `new` at all links. If a link refuses the new program, the links
+/// that were already updated return to the old program.
 fn update_links(
     links: &[Link],
     (new, old): (&Program, &Program),

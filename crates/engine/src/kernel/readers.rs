@@ -23,9 +23,9 @@ impl Kernel {
         self.taps.has_reader(node)
     }
 
-    /// Adds a reader of the output of the node with this number; the program then exports each
-    /// frame that leaves the node, once the node is part of the program. Blocks for at most
-    /// `limit` if another process runs the program. Fails with the reason.
+    /// Adds a reader of the output of the node with this number. The program then exports each
+    /// frame that leaves the node, once the node is part of the program. Blocks for at most `limit`
+    /// if another process runs the program. Fails with the reason.
     pub(crate) fn open_tap(
         &mut self,
         node: usize,
@@ -57,8 +57,8 @@ impl Kernel {
         let _ = self.set_taps(&before, Duration::ZERO);
     }
 
-    /// Opens and closes the program's taps so that they match the current readers. Does nothing if
-    /// the current readers need the same taps as the readers `before`.
+    /// Opens and closes the program's taps to match the current readers. `before` contains the
+    /// earlier readers; if both need the same taps, does nothing.
     fn set_taps(&self, before: &NodeTapReaders, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let open = self.taps.open_taps_in_tree(tree, ids);
@@ -68,8 +68,9 @@ impl Kernel {
         handle.set_taps(&open, limit)
     }
 
-    /// Fails if the program that is about to replace the current one could not export the output of
-    /// a node that has a reader. The refusal names the node, which can run in a thread instead.
+    /// Checks a program that is about to replace the current one. Fails if the program could not
+    /// export the output of a node that has a reader. The refusal names the node, which can run in
+    /// a thread instead.
     pub(super) fn check_output_exported(
         &self,
         (tree, ids): (&RequestTree, &PlanNumbers),

@@ -47,15 +47,15 @@ pub(super) struct RedirectProgram {
     ended: OnceLock<FinalCounters>,
 }
 
-/// The outcome of the attempts to load a program: the program and maps that were loaded last, and
-/// the refusal of the last attempt, if it failed.
+/// The outcome of the attempts to load a redirecting program. It contains the program and maps that
+/// were loaded last, and the refusal of the last attempt, if it failed.
 #[derive(Default)]
 struct LastProgram {
     refusal: Option<KernelRefusal>,
     last: Option<(ebpf::Program, Vec<Option<Map>>)>,
 }
 
-/// The inputs for assembling a redirecting program.
+/// The inputs from which a redirecting program is assembled.
 struct ProgramInputs<'p> {
     graph: &'p Graph,
     tree: &'p RequestTree,

@@ -26,7 +26,8 @@ use std::borrow::Cow;
 /// time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramTotals {
-    /// Plan index of the source that represents the program; of several sources, the first one.
+    /// Plan index of the source that represents the program. If the program implements several
+    /// sources, this is the first one.
     pub source: usize,
     /// Plan indices of the edges that lead from the program to a thread.
     pub edges: Vec<usize>,
@@ -87,7 +88,8 @@ impl Kernel {
         all
     }
 
-    /// Returns the totals of the programs, with node and edge numbers instead of plan indices.
+    /// Returns the totals of the current program and of all programs that it replaced. Contains
+    /// node and edge numbers instead of plan indices.
     pub(crate) fn totals(&self) -> ProgramTotals {
         let classes = |exit: &&TreeExit| matches!(exit.which, ExitBlocks::Classes(_));
         let exits = self.generation.tree.exits.iter().filter(classes);
@@ -115,8 +117,8 @@ impl Kernel {
 }
 
 impl Generation {
-    /// Returns the final counters of a generation. If the serving process has exited, returns lower
-    /// bounds derived from `taken`, the totals that this process received.
+    /// Returns the final counters of a generation. If the process that ran the program has exited,
+    /// returns lower bounds derived from `taken`, the totals that this process received.
     pub(super) fn final_counters(&self, taken: &SourceCounters) -> Cow<'_, FinalCounters> {
         match self.handle.final_counters() {
             ended if ended.lost => {
@@ -126,9 +128,9 @@ impl Generation {
         }
     }
 
-    /// Returns the nodes and edges of this generation (the request between two changes of the
-    /// path), with the counters `ended`. `number` is the index of the generation, and `taken` holds
-    /// the totals that this process received.
+    /// Returns the nodes and edges of this generation, with the counters `ended`. A generation is
+    /// the request between two changes of the path, and `number` is its index. `taken` holds the
+    /// totals that this process received.
     fn final_results(
         &self,
         ended: &FinalCounters,
@@ -150,8 +152,9 @@ impl Generation {
         SpaceResults { nodes, kernel_counts: Some(counts), ..SpaceResults::default() }
     }
 
-    /// Compares the counts of a replaced program at its exits with `taken`, the totals that this
-    /// process received. Returns the number of lost blocks and the number of duplicated blocks.
+    /// Compares the number of blocks that a replaced program emitted with `taken`, the totals that
+    /// this process received. Returns the number of lost blocks and the number of duplicated
+    /// blocks.
     pub(crate) fn count_missing_blocks(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {
@@ -178,8 +181,8 @@ impl Generation {
         kept
     }
 
-    /// Returns the totals that the source of this program received in this process, taken from the
-    /// results of its space; all 0 if no space has the source.
+    /// Returns the totals that this process received from the program, as counted by the source
+    /// that reads the program's output. All totals are 0 if no space has the source.
     fn source_totals(&self, process: &[SpaceResults]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
@@ -189,8 +192,8 @@ impl Generation {
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns the number of blocks and bytes that node `id`, which `step` implements, received in
-    /// the kernel. Excludes the blocks that the twin was unsure about.
+    /// Returns the number of blocks and bytes that node `id` received in the kernel, where `step`
+    /// implements the node. Excludes the blocks that the twin was unsure about.
     fn step_input_amount(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
@@ -255,9 +258,9 @@ impl Generation {
         }
     }
 
-    /// Returns the edges that leave the program, each with the index of its exit. Blocks are
-    /// counted by the program at the writing end and by the source in this process at the reading
-    /// end.
+    /// Returns the edges that lead out of the program, each with the index of its exit. The program
+    /// has counted the blocks put on an edge; the source in this process has counted the blocks
+    /// taken from it.
     fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
@@ -344,8 +347,8 @@ fn format_left_frames(left: [u64; LeaveReason::ALL.len()]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Restores the state of a twin, `kept`, in its user implementation `filter`. Returns the filter,
-/// which is unchanged if there is no state.
+/// Restores the state that a twin had in the kernel, `kept`, in the user implementation `filter`.
+/// Returns the filter, which is unchanged if there is no state.
 fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     if let (Some(bytes), Some(state)) = (kept, filter.state()) {
         let moved =

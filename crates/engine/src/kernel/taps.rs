@@ -23,7 +23,7 @@ pub(crate) const OPEN_MAX: usize = SWITCHED_EXITS_MAX as usize;
 pub(crate) struct TreeTap {
     /// The step whose output is tapped, or `None` for the source.
     pub(crate) from: Option<usize>,
-    /// The nodes of the graph that this step implements.
+    /// The nodes of the graph that the tapped step implements.
     pub(crate) nodes: Vec<NodeId>,
 }
 
@@ -66,7 +66,7 @@ impl OpenTaps {
 /// a change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTapReaders {
-    /// The readers of each node.
+    /// The readers of each node's output, by node number.
     readers: BTreeMap<usize, Vec<TapEndHandle>>,
 }
 
@@ -90,7 +90,7 @@ impl NodeTapReaders {
         self.readers.contains_key(&node)
     }
 
-    /// Returns the taps to open in the program of this tree: the taps of the nodes that have
+    /// Returns the taps to open in the program of the request `tree`: those of the nodes that have
     /// readers, but at most [`OPEN_MAX`] ([`Self::unexported_nodes`]). `ids` contains the numbers
     /// of the nodes.
     pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &PlanNumbers) -> OpenTaps {
@@ -141,7 +141,7 @@ impl RequestTree {
     }
 }
 
-/// The emission of taps into the program of a fused tree.
+/// The part of the assembly that emits the code of taps into the program of a fused tree.
 pub(super) struct TapEmitter<'t> {
     fused: &'t FusedTree,
 }
@@ -152,7 +152,7 @@ impl<'t> TapEmitter<'t> {
     }
 
     /// Emits the code of the taps after a step, or after the source if `at` is `None`. `on` is the
-    /// parse state in which a frame leaves the step. While none of these taps is open, the code
+    /// parse state of a frame that leaves the step. While none of these taps is open, the code
     /// executes one load and one branch, regardless of the number of requests.
     pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
         if self.fused.taps_of_step(at).next().is_some() {

@@ -12,7 +12,7 @@ const FRAME: [u8; 64] = [0; 64];
 /// Number of test runs over which the time of an empty program is averaged.
 const TEST_RUN_COUNT: u32 = 10_000;
 
-/// A guard that keeps the kernel's run-time statistics enabled.
+/// A guard that keeps the kernel's run-time statistics for programs enabled.
 #[derive(Debug)]
 pub(super) struct Timing {
     _counts: RunStatisticsGuard,
@@ -28,8 +28,8 @@ impl Timing {
         Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })
     }
 
-    /// Returns the total time in ns of `runs` runs, without the overhead of measuring them; `ns` is
-    /// the measured total.
+    /// Subtracts the overhead of measurement from the time of program runs. `runs` is the number of
+    /// runs, and `ns` their measured total time. Returns the remaining time in ns.
     pub(super) fn subtract_overhead(&self, runs: u64, ns: u64) -> u64 {
         let added = (runs as f64 * self.empty_run_ns) as u64;
         ns.saturating_sub(added)

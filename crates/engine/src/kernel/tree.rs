@@ -19,14 +19,15 @@ use std::fmt::Write as _;
 /// The filters that a program runs on each frame for one request, and the exits of the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
-    /// The filters, each after its predecessor.
+    /// The filters in the kernel; each follows its predecessor in the list.
     pub(crate) steps: Vec<Step>,
     /// The exits, over which blocks leave the kernel.
     pub(crate) exits: Vec<TreeExit>,
     /// The source whose expression selects the frames that the request takes from the host; `None`
     /// if the request observes every frame.
     pub(crate) gate: Option<NodeId>,
-    /// The taps. In pointers, the numbers of taps follow the numbers of exits.
+    /// The taps of the request. A pointer names an exit or a tap by its number; the numbers of taps
+    /// follow those of exits.
     pub(crate) taps: Vec<TreeTap>,
 }
 
@@ -44,12 +45,12 @@ pub(crate) struct Step {
 /// An exit from the kernel: the blocks that take it, and the node that receives them.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeExit {
-    /// The step that the block has left, or `None` for the source.
+    /// The step that a block leaves over this exit, or `None` for the source.
     pub(crate) from: Option<usize>,
     /// The set of blocks that take this exit.
     pub(crate) which: ExitBlocks,
-    /// The edge of the graph that leaves the kernel; for unsure blocks, the edge that leads to the
-    /// step.
+    /// Index in the graph of the edge that leaves the kernel. For unsure blocks, this is the edge
+    /// that leads to the step.
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
@@ -107,8 +108,9 @@ impl RequestTree {
         tree
     }
 
-    /// Assigns a ring output, a sequence of pointers, to each exit: the first one whose other exits
-    /// no frame can take together with this exit.
+    /// Assigns a ring output, which is a sequence of pointers, to each exit. An exit gets the first
+    /// ring output that it can share, because no frame can take both this exit and another exit
+    /// with the same output.
     fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {
@@ -153,7 +155,8 @@ impl RequestTree {
         self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }
 
-    /// Returns true if the exit shares its ring output with another exit or with taps.
+    /// Returns true if the exit with the index `way` shares its ring output with another exit or
+    /// with taps.
     pub(crate) fn shares_sink(&self, way: usize) -> bool {
         let here = |exit: &&TreeExit| exit.sink == self.exits[way].sink;
         // Taps use the first ring output.
@@ -161,8 +164,8 @@ impl RequestTree {
         of_taps || self.exits.iter().filter(here).nth(1).is_some()
     }
 
-    /// Returns the first filter that must leave the kernel so that `fits` returns true for the
-    /// remaining tree, or `None` if `fits` returns false even for a tree without filters.
+    /// Returns the first filter that must leave the kernel for the remaining tree to satisfy
+    /// `fits`. Returns `None` if `fits` returns false even for a tree without filters.
     pub(crate) fn first_filter_to_remove(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;
         self.steps[kept].nodes.first().copied()

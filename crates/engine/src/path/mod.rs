@@ -35,10 +35,11 @@ pub struct Settings {
     pub count: Option<u64>,
     /// True if the time spent in each filter is measured (`--stats`).
     pub timed: bool,
-    /// True if the kernel measures the run time of its programs (`--analyze`).
+    /// True if the kernel measures the run time of its BPF programs (`--analyze`).
     pub programs_timed: bool,
-    /// If the request runs in several worker processes, the index of this process, from 0, and
-    /// their number; otherwise `None`. Each worker uses its own share of the session numbers.
+    /// Index of this process among the worker processes that run the request, from 0, and their
+    /// number. `None` if the request runs in one process. Each worker uses its own share of the
+    /// session numbers.
     pub one_of: Option<(u32, u32)>,
     /// True if an edit always copies the block instead of changing it in place.
     pub copies: bool,
@@ -46,7 +47,7 @@ pub struct Settings {
     pub refuses: InjectedRefusal,
 }
 
-/// Options of a path: recording, observation and adaptation.
+/// Options of a path that concern how it runs, such as recording, observation and adaptation.
 #[derive(Clone, Default, Debug)]
 pub struct PathOptions {
     /// Mode of the path: live, recorded, or a replay.
@@ -56,8 +57,8 @@ pub struct PathOptions {
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
-    /// Number of bytes of output that each source of a live path retains for taps; `None` if
-    /// sources retain no output.
+    /// Number of bytes of past output that each source of a live path stores for taps; `None` if
+    /// sources store no output.
     pub history: Option<usize>,
     /// A query about the fate of one flow; `None` in an ordinary run. With a query, all batches
     /// consist of one block.
@@ -66,9 +67,10 @@ pub struct PathOptions {
     pub adapt: Option<Arc<AdaptationSettings>>,
     /// The program that runs untrusted filters; `None` for the running program itself.
     pub helper: Option<PathBuf>,
-    /// The allocation log of the path, which is committed when the path is activated.
+    /// The log of the steps that allocate the path's resources. It is committed when the path is
+    /// activated.
     pub steps: RollbackLog,
-    /// The latency of blocks, measured against the bound of the request.
+    /// The latency of blocks in the path, compared with the bound that the request sets.
     pub budget: Arc<LatencyBudget>,
 }
 
@@ -77,17 +79,17 @@ pub struct PathOptions {
 pub struct AdaptationSettings {
     /// The machine on which the path runs, with its cost table from before the run.
     pub machine: Machine,
-    /// True if filters may be replicated over several spaces.
+    /// True if filters may be replicated over several spaces to share their work.
     pub copies: bool,
     /// True if a stage, a filter with everything downstream of it, may be moved to a thread of its
     /// own.
     pub stages: bool,
-    /// Period in which filters may move between the kernel and threads.
+    /// Period of the run in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
     /// True if a sink may be moved to a thread of its own after its writes have delayed the thread
     /// of a source.
     pub relieves: bool,
-    /// True if sessions may move between replicas.
+    /// True if sessions may move from one replica to another.
     pub sessions: bool,
     /// Rate of observations, and number of observations that must agree before a change.
     pub rate_policy: RatePolicy,
@@ -111,7 +113,7 @@ impl AdaptationSettings {
 /// The rate of observations, and the agreement among observations that a change requires.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RatePolicy {
-    /// Length of one observation of the path's costs, in ns.
+    /// Length of one observation, during which the path's costs are measured, in ns.
     pub observation_ns: u64,
     /// Number of consecutive observations that must propose the same change before it is made.
     pub agreeing_observations: u32,

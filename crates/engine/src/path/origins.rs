@@ -23,8 +23,8 @@ pub(crate) struct Origins {
     pub(crate) names: Vec<String>,
     /// Node numbers of the sources, by origin.
     nodes: Vec<usize>,
-    /// Names of the sources, by origin, in the copy that sinks read; only [`Origins::publish`]
-    /// updates it.
+    /// The names of the sources, by origin, as sinks see them. Only [`Origins::publish`] updates
+    /// these names.
     pub(crate) published: endpoint::Origins,
 }
 
@@ -61,8 +61,8 @@ impl Origins {
     }
 }
 
-/// Returns the name that distinguishes a source from others: the display name of a marked source,
-/// else the name with the file or interface, such as `replay web.pcap`.
+/// Returns the title that distinguishes a source from others. This is the display name of a marked
+/// source; otherwise, it is the name with the file or interface, such as `replay web.pcap`.
 fn source_title(used: &Use) -> String {
     let first = used.description.parameters.iter().find(|parameter| parameter.positional);
     match first.and_then(|parameter| used.arguments.text(parameter.name)) {

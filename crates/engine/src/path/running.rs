@@ -34,7 +34,7 @@ pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
     pub(crate) extras: PathOptions,
     state: Mutex<PathState>,
-    /// Wakes threads that wait until a connected component has started or ended.
+    /// Notified when a connected component has started or ended, for threads that wait for this.
     starter_changed: Condvar,
 }
 
@@ -53,14 +53,14 @@ impl std::fmt::Debug for AdaptationListener {
 pub(crate) struct PathState {
     /// The text of the request, or `None` if it was never set.
     pub(crate) text: Option<String>,
-    /// The graph that the latest change parsed from the text; the next change uses it instead of
+    /// The graph that the latest change parsed from `text`. The next change uses it instead of
     /// parsing the text again.
     pub(crate) read: Option<Graph>,
-    /// Number of changes so far.
+    /// Number of changes to the path so far.
     pub(crate) changes: u64,
     /// Number of spaces in all plans of the path so far.
     pub(crate) spaces: usize,
-    /// Number of observations made for automatic changes.
+    /// Number of observations of the path's costs, made to decide on automatic changes.
     pub(crate) observations: u64,
     /// The latest automatic changes, with their reasons.
     pub(crate) adapted: VecDeque<String>,
@@ -73,7 +73,7 @@ pub(crate) struct PathState {
     pub(crate) parts: Vec<RunningComponent>,
 }
 
-/// The running state of one connected component of the graph.
+/// The running state of one connected component of a request's graph.
 #[derive(Debug)]
 pub(crate) struct RunningComponent {
     pub(crate) control: Arc<Control>,
@@ -86,20 +86,20 @@ pub(crate) struct RunningComponent {
     pub(crate) rings: Vec<RunningRing>,
     /// Command queues of spaces that changes have removed from the component.
     pub(crate) removed_queues: Vec<Arc<CommandQueue>>,
-    /// The command queues of the component's spaces, in the list that [`Live`](crate::live::Live)
-    /// reads.
+    /// The command queues of the component's spaces, in a list that is shared with the handle
+    /// [`Live`](crate::live::Live).
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// Edges that leave the kernel, by kernel program.
+    /// Edges over which blocks leave the kernel, grouped by kernel program.
     pub(crate) kernel_exits: Vec<KernelExit>,
     /// Kernel programs of this component; the runner of the path owns them.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
-    /// The final counters of the kernel programs; empty until the component ends.
+    /// The final counters of the component's kernel programs; empty until the component ends.
     pub(crate) final_kernel_counters: Vec<SpaceCounters>,
-    /// The starter of the component's threads.
+    /// State of the handle that starts the component's threads.
     pub(crate) starter: StarterState,
 }
 
-/// The state of the thread starter of a connected component.
+/// The state of the handle that starts threads for a connected component.
 #[derive(Debug)]
 pub(crate) enum StarterState {
     /// The component has been built but has not started yet.
@@ -130,7 +130,8 @@ pub(crate) struct RunningSpace {
     pub(crate) doorbell: Arc<Doorbell>,
 }
 
-/// A running ring of a path, with the properties that a change must preserve to keep the ring.
+/// A running ring of a path. A change keeps the ring only if the new plan requires a ring with the
+/// same properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
     /// Number of the edge that the ring was created for.
@@ -140,8 +141,8 @@ pub(crate) struct RunningRing {
     /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if the entries of the ring carry marks. For blocks from the kernel, the entry size
-    /// (`stride`) does not determine this.
+    /// True if the entries of the ring carry marks. The entry size (`stride`) determines this,
+    /// except for blocks from the kernel.
     pub(crate) marks: bool,
 }
 
@@ -151,7 +152,8 @@ impl RunningComponent {
         self.spaces.iter().all(|space| space.commands.lock_inbox().ended)
     }
 
-    /// Publishes the current list of spaces to [`Live`](crate::live::Live).
+    /// Publishes the current list of the component's spaces to the handle
+    /// [`Live`](crate::live::Live).
     pub(crate) fn publish(&self) {
         let spaces = self.spaces.iter().map(|space| Arc::clone(&space.commands)).collect();
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
@@ -187,7 +189,7 @@ impl PathState {
         }
     }
 
-    /// Returns the maps from node numbers and from edge numbers to plan indices.
+    /// Returns two maps to plan indices: one from node numbers, and one from edge numbers.
     pub(crate) fn plan_indices(&self) -> (PlanIndices, PlanIndices) {
         (PlanIndices(self.ids.nodes.clone()), PlanIndices(self.ids.edges.clone()))
     }

@@ -16,18 +16,19 @@ pub(crate) type EndedSpace = (usize, usize, Option<SpaceResults>);
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadStarter {
     pub(crate) number: usize,
-    /// Index of the next space in the path.
+    /// Index, in the path, of the next space for which a thread is started.
     pub(crate) next: Arc<AtomicUsize>,
     pub(crate) control: Arc<Control>,
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
-    /// Processors on which the spaces that start with the path may run; an empty list permits all
-    /// processors.
+    /// Processors on which the spaces that start with the path may run. If the list is empty, all
+    /// processors are permitted.
     pub(crate) near: Arc<[usize]>,
 }
 
-/// A thread that waits for its space. Dropping it without a space ends and joins the thread.
+/// A started thread that waits for the space that it will run. Dropping it without a space ends and
+/// joins the thread.
 #[derive(Debug)]
 pub(crate) struct SpaceThread {
     give: Option<mpsc::Sender<Space>>,

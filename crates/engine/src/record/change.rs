@@ -17,7 +17,8 @@ pub struct Change {
     pub edit: Edit,
     /// The text of the request after the change.
     pub text: String,
-    /// The placement of the nodes after the change, in the form of [`super::format_placement`].
+    /// The placement of the nodes after the change, in the text form of
+    /// [`super::format_placement`].
     pub layout: String,
 }
 

@@ -96,8 +96,8 @@ fn read_ranges(take: &mut ValueReader<'_>) -> Option<LossRanges> {
 }
 
 /// Reads the details that follow the counts of a source in a record: the positions of its lost
-/// blocks, and its note. Returns empty details for a recording of an earlier version, which has
-/// none. Returns `None` if the details are malformed.
+/// blocks, and its note. A recording of an earlier version contains no details; returns empty ones
+/// for it. Returns `None` if the details are malformed.
 fn read_source_details(take: &mut ValueReader<'_>) -> Option<SourceDetails> {
     let Some(places) = take.read_u32() else { return Some(SourceDetails::default()) };
     let mut missing = Vec::new();

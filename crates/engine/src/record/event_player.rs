@@ -19,29 +19,31 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A recording that can be replayed once.
+/// The state of one replay of a recording, shared by the replaying spaces.
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
-    /// Counters of the sources, by node number: output replayed so far, input and losses recorded.
+    /// Counters of the sources, by node number. The output is the amount replayed so far; the input
+    /// and the losses come from the recording.
     source_counts: Mutex<HashMap<usize, SourceCounters>>,
-    /// Amounts that the programs accepted and dropped in the recorded run, by node number of the
-    /// program.
+    /// Amounts that programs (`exec`) accepted and did not accept in the recorded run, by node
+    /// number of the program.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
-    /// True if a space reached the end of a recording that is shorter than the recorded run.
+    /// True once a space has reached the end of its recorded events although the recorded run
+    /// continued.
     short: AtomicBool,
     changes: Mutex<ChangeProgress>,
-    /// Detects spaces that wait for one another.
+    /// Detector that finds out when all spaces of the replay wait for one another.
     pub(crate) stalls: Arc<StallDetector>,
 }
 
-/// Progress in repeating the recorded changes.
+/// Progress of a replay in repeating the recorded changes.
 #[derive(Debug, Default)]
 struct ChangeProgress {
     /// Sequence number of the change in progress, or of the last completed change.
     number: u64,
-    /// `None` while further changes may follow; `Some(None)` after the last change, and
-    /// `Some(Some(why))` after a change that failed because of `why`.
+    /// The end of the recorded changes. `None` while further changes may follow, `Some(None)` after
+    /// the last change, and `Some(Some(why))` after a change that failed because of `why`.
     ended: Option<Option<String>>,
 }
 
@@ -83,8 +85,8 @@ impl Replay {
         self.stalls.unregister_swap_thread();
     }
 
-    /// Decides how a space proceeds at the recorded change `number`. `wanted` is true if the change
-    /// waits for the space.
+    /// Decides how a space proceeds at the recorded change with this number. `wanted` is true if
+    /// the change already waits for the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.ended {
@@ -114,8 +116,9 @@ impl Replay {
         all.entry(planned).or_default().given += amount;
     }
 
-    /// Stores the final input, losses and note of a source. Returns false, and stores nothing, if
-    /// input and losses are known and the input is not the sum of the output and the losses.
+    /// Stores the recorded final input, losses and note of a source. If input and losses are known,
+    /// checks that the input is the sum of the output and the losses. Stores nothing and returns
+    /// false if it is not.
     fn set_source_input(
         &self,
         planned: usize,
@@ -169,7 +172,8 @@ impl Replay {
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
     }
 
-    /// Records that the events of a space stop before the end of the recorded run.
+    /// Records that a space has reached the end of its recorded events although the recorded run
+    /// continued.
     fn note_truncated(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
@@ -274,7 +278,7 @@ impl EventPlayer {
         form::block_at(self.chunk.get(self.at..)?)
     }
 
-    /// Returns true if the recording is truncated at the current position.
+    /// Returns true if the recording is truncated and the current position is its end.
     fn is_truncated_here(&self) -> bool {
         let end = self.offset + self.chunk.len() as u64;
         self.at >= self.chunk.len()

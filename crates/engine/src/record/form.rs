@@ -50,7 +50,7 @@ pub(super) enum LocalBlockKind {
     Event,
     Bytes,
     End,
-    /// A change to the path, written after all events that precede the change.
+    /// A change to the path. It follows all events that precede the change.
     Change,
 }
 
@@ -59,7 +59,7 @@ impl LocalBlockKind {
         [Self::RecordingHead, Self::Chunk, Self::Event, Self::Bytes, Self::End, Self::Change];
 }
 
-/// Methods that append values to a buffer in little-endian order.
+/// Methods that append values to a buffer. All integers are little-endian.
 pub(super) trait WriteValues {
     fn put_u32s(&mut self, values: &[u32]);
     fn put_u64s(&mut self, values: &[u64]);
@@ -154,7 +154,7 @@ fn append_option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     append_padding(out, at);
 }
 
-/// Appends a block of the local block type with this kind, whose contents `fill` writes.
+/// Appends a block of the local block type. `what` is its kind, and `fill` writes its contents.
 pub(super) fn append_local_block(
     out: &mut Vec<u8>,
     what: LocalBlockKind,
@@ -192,8 +192,8 @@ pub(super) fn append_interface(out: &mut Vec<u8>, link: u16, name: &str) {
     });
 }
 
-/// Appends a block from a source with its bytes: as a frame of this interface or, if `interface` is
-/// `None`, as raw bytes.
+/// Appends a block that a source emitted, with its bytes. The bytes are stored as a frame of the
+/// interface `interface`, or as raw bytes if `interface` is `None`.
 pub(super) fn append_entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: Option<u32>) {
     let (length, time) = (saturating_u32(bytes.len()), entry.context.time);
     match interface {
@@ -263,7 +263,8 @@ pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
 }
 
 impl<'b> FileBlock<'b> {
-    /// Returns the kind of a local block and the rest of its body, or `None` for other blocks.
+    /// Returns the kind of a local block and the part of its body after the kind. Returns `None`
+    /// for other blocks.
     pub(super) fn local_block(&self) -> Option<(LocalBlockKind, ValueReader<'b>)> {
         if self.kind != LOCAL_BLOCK_TYPE {
             return None;
@@ -303,8 +304,8 @@ impl<'b> FileBlock<'b> {
     }
 }
 
-/// Returns the value of the local option among the options of a packet block, or `None` if the
-/// option is missing or an option is truncated.
+/// Returns the value of the local option from the options of a packet block. Returns `None` if the
+/// block has no local option, or if an option is truncated.
 fn local_option_value(mut take: ValueReader<'_>) -> Option<&[u8]> {
     loop {
         let (code, length) = (take.read_u16()?, usize::from(take.read_u16()?));

@@ -22,7 +22,7 @@ pub struct RecordingHead {
     pub request: String,
     /// The machine as the planner saw it.
     pub machine: Machine,
-    /// Placement of the nodes, in the form of [`format_placement`].
+    /// Placement of the nodes of the plan, in the text form of [`format_placement`].
     pub layout: String,
     /// Seed from which the randomness of all filters is derived.
     pub seed: u64,
@@ -47,8 +47,8 @@ impl RecordingHead {
         }
     }
 
-    /// Returns the machine for which a recorded path is planned: its kernel accepts no programs,
-    /// and it has one processor.
+    /// Returns the machine for which the path of a recording is planned. Its kernel accepts no
+    /// programs, and it has one processor.
     #[must_use]
     pub fn replay_machine(machine: Machine) -> Machine {
         let release = match &machine.kernel {

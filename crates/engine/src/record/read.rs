@@ -23,7 +23,7 @@ pub struct Record {
     pub head: RecordingHead,
     /// The version of the file format.
     pub version: u32,
-    /// Result of the check that the recording covers the entire run and that the file is intact.
+    /// Result of two checks: that the recording covers the entire run, and that the file is intact.
     pub whole: Completeness,
     /// The changes to the path while it ran, oldest first.
     pub changes: Vec<Change>,
@@ -37,14 +37,14 @@ pub struct Record {
 /// The extent to which a recording is complete and intact.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Completeness {
-    /// The recording is complete to the end of the run.
+    /// The recording covers the run to its end.
     Whole {
         /// The digest of the run, as passed to [`super::Recording::finish`].
         digest: String,
     },
     /// The recording reached its size limit before the run ended.
     Full {
-        /// Number and time of the blocks that arrived after the size limit was reached.
+        /// Amount and time of the input that arrived after the size limit was reached.
         beyond: MissingInput,
     },
     /// The recording is truncated: the writer was killed, or the file was shortened or a block was
@@ -153,7 +153,7 @@ impl Record {
     }
 }
 
-/// A scan of a recording, block by block.
+/// A pass over a recording that reads it block by block.
 struct RecordScan {
     file: BufReader<File>,
     digest: Sha256,
@@ -186,7 +186,7 @@ impl RecordScan {
         form::block_at(&self.block)
     }
 
-    /// Adds the current block to the digest of the file.
+    /// Adds the current block to the digest of the file, and advances past the block.
     fn add_to_digest(&mut self) {
         self.digest.update(&self.block);
         self.at += self.block.len() as u64;

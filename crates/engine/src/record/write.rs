@@ -35,7 +35,7 @@ pub const RECORDING_BYTES_DEFAULT: u64 = 1 << 30;
 pub const RECORDING_BYTES_MIN: u64 = 64 << 10;
 /// Number of bytes that a space collects before it passes them to the writing thread.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Maximum number of chunks that wait to be written.
+/// Maximum number of chunks that wait for the writing thread.
 const QUEUED_CHUNKS_MAX: usize = 32;
 /// Maximum number of interface descriptions, one per source and link type. Frames beyond this limit
 /// are stored as raw bytes.
@@ -57,7 +57,8 @@ pub struct Recording {
     thread: Mutex<Option<JoinHandle<Result<u64, std::io::Error>>>>,
 }
 
-/// Input that arrived after the recording had reached its size limit.
+/// Input that is missing from a recording, because it arrived after the recording had reached its
+/// size limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MissingInput {
     /// Number of blocks from sources that are missing from the recording.
@@ -76,10 +77,10 @@ pub struct RecordingSummary {
     pub target: String,
     /// Length of the file in bytes; 0 after a failure to write it.
     pub bytes: u64,
-    /// Limit on the bytes of the head, events and changes in the file. The file may be slightly
-    /// longer.
+    /// Size limit of the recording, in bytes. It applies to the head, the events and the changes,
+    /// so the file may be slightly longer.
     pub bytes_max: u64,
-    /// Blocks that arrived after the recording had reached its size limit.
+    /// Amount and time of the input that arrived after the recording had reached its size limit.
     pub beyond: MissingInput,
     /// The failure that ended the writing early, if any.
     pub failure: Option<String>,
@@ -87,8 +88,8 @@ pub struct RecordingSummary {
 
 enum Message {
     Bytes(Vec<u8>),
-    /// The contents of the last block of the file. The writing thread adds a digest of all bytes of
-    /// the file up to and including these contents.
+    /// Ends the recording with a last block that has these contents. The writing thread adds a
+    /// digest of all bytes of the file up to and including these contents.
     End(Vec<u8>),
 }
 
@@ -163,7 +164,7 @@ impl Recording {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Subtracts `bytes` bytes from what the recording may still write. If fewer bytes remain, ends
+    /// Reserves `bytes` bytes of the size limit for data to be written. If fewer bytes remain, ends
     /// the recording and returns false.
     fn reserve(&self, bytes: usize) -> bool {
         // Relaxed suffices, because the counter guards no other memory.
@@ -292,8 +293,8 @@ impl EventRecorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Accepts the bytes of the chunk from offset `begin` on if the recording's size limit permits
-    /// them, and then returns true. Otherwise removes them from the chunk and returns false.
+    /// Accepts the newest events of the chunk, which begin at offset `begin`, if the recording's
+    /// size limit permits them. Otherwise removes them from the chunk and returns false.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.reserve(self.chunk.len() - begin) {
             self.chunk.truncate(begin);

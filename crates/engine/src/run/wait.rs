@@ -11,10 +11,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
-/// Interval between two checks whether a program has exited whose spaces have all ended, in ns.
+/// Interval between two checks for exited programs, in ns. The checks concern programs whose spaces
+/// have all ended.
 const PROGRAM_CHECK_INTERVAL_NS: u64 = 100_000_000;
 
-/// The ended spaces of all paths.
+/// The result of waiting for the end of a run: the ended spaces of all paths.
 pub(super) struct WaitResult {
     pub(super) results: Vec<EndedSpace>,
     /// True if a signal or the time limit ended the run.
@@ -38,7 +39,7 @@ impl EndedSpaces {
         failed
     }
 
-    /// Forgets the programs that have exited. Returns true if one of them has failed.
+    /// Forgets the programs that have exited. Returns true if at least one of them has failed.
     fn has_failed_program(&mut self) -> bool {
         let mut failed = false;
         self.programs.retain(|program| {
@@ -104,7 +105,7 @@ pub(super) fn wait_for_end(
     }
 }
 
-/// Interval between two checks for late blocks, in ns.
+/// Interval between two checks for blocks that exceed the latency bound, in ns.
 const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Periodic checks for late blocks, and the alarm that reports them.
@@ -113,7 +114,8 @@ pub(super) struct LatencyChecks<'f> {
     live: &'f Live,
     /// Monotonic time of the next check in ns.
     next: u64,
-    /// Monotonic time in ns before which further breaches are not reported.
+    /// Monotonic time in ns of the next report of a breach. Breaches before this time are not
+    /// reported.
     quiet_until_ns: u64,
 }
 
@@ -137,9 +139,9 @@ impl<'f> LatencyChecks<'f> {
     }
 }
 
-/// Time that sources have to respond to a query, in ns; the report then contains the previous
-/// totals of the others. A space checks for queries after every batch; a sleeping space wakes up
-/// within 50 µs if a processor is free.
+/// Time that sources have to respond to a query for progress, in ns. For sources that have not
+/// responded by then, the report contains their previous totals. A space checks for queries after
+/// every batch; a sleeping space wakes up within 50 µs if a processor is free.
 const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 
 /// Periodic progress reports. Each round first queries the sources, and later reports their
@@ -149,7 +151,7 @@ struct ProgressReports<'f> {
     begin: u64,
     /// Monotonic time of the next report in ns.
     next: u64,
-    /// True if the sources have been queried for the next report.
+    /// True once the sources have been queried for the next report.
     has_queried: bool,
 }
 

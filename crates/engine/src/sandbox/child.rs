@@ -30,17 +30,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::{confine, descriptor};
 
-/// The argument that makes this program run a filter.
+/// The command-line argument that makes this program run an untrusted filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
 /// The message that the filter is ready, sent once the process has given up its privileges.
 pub(super) const READY_MESSAGE: &[u8] = b"ready";
 
-/// Index of the filter's node in its space, between the inlet and the outlet.
+/// Index of the filter's node in the space of the sandbox process. The inlet precedes it, and the
+/// outlet follows it.
 const FILTER_NODE_INDEX: usize = 1;
 /// Exit status after a failure that the process has reported over its socket.
 const EXIT_STATUS_FAILED: u8 = 101;
 
-/// True if this program can be started to run a filter.
+/// True once this program has declared that it can be started to run untrusted filters.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if this program can run untrusted filters, that is, has called [`serve_if_asked`].
@@ -109,7 +110,7 @@ struct Streams {
 #[derive(Debug)]
 struct Reader {
     input: Input,
-    /// The latest message, until it has been processed.
+    /// The latest message from the path; it stays here until it has been processed.
     message: Vec<u8>,
     pending: Option<usize>,
     /// True if messages have been read but not yet released, so that they still occupy the ring.
@@ -169,7 +170,7 @@ impl Reader {
         StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }
 
-    /// Discards the latest message, and frees the part of the ring that it occupies.
+    /// Discards the latest message. The part of the ring that it occupies becomes free.
     fn consume(&mut self) {
         self.pending = None;
         self.input.release();
@@ -282,9 +283,9 @@ fn failure_message(failure: PathFailure) -> String {
     }
 }
 
-/// Handles a state message from the path: either sends the filter's state, or restores the state
-/// that follows. Blocks until this is complete and, after sending the state, until the next message
-/// from the path.
+/// Handles a message from the path that concerns the filter's state. The message either requests
+/// the state, which is then sent, or begins a state, which is then restored. Blocks until this is
+/// complete. After sending the state, also blocks until the next message from the path.
 fn save_or_restore_state(
     space: &mut Space,
     streams: &Streams,
@@ -337,7 +338,7 @@ fn save_or_restore_state(
     Ok(())
 }
 
-/// Returns `Ok` if the fault means that the path has ended, because the next read reports that.
+/// Ignores the fault that the path has ended, because the next read reports that end anyway.
 /// Returns any other fault as an error.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {

@@ -62,7 +62,7 @@ impl InputHalf {
     }
 
     /// Writes a message to the process. Blocks until the ring has room. `has_room` is true if the
-    /// ring for the process's output has room, so that the process has no reason to wait. Returns
+    /// ring for the process's output has room; the process then has no reason to wait. Returns
     /// false if the process has exited.
     fn write_with(
         &mut self,
@@ -99,7 +99,7 @@ impl InputHalf {
         self.request_record(&StateRecord::Save)
     }
 
-    /// Cancels the request for the filter's state; the filter continues unchanged.
+    /// Cancels an earlier request for the filter's state. The filter continues unchanged.
     pub(crate) fn resume(&mut self) {
         // If the ring is full, input is pending, and any input makes the filter continue.
         let _ = self.request_record(&StateRecord::Resume);
@@ -163,8 +163,8 @@ impl InputHalf {
         self.report_progress();
     }
 
-    /// Returns the number of blocks that the process has accepted: those sent to it, less those
-    /// that it had not consumed at its end.
+    /// Returns the number of blocks that the process has accepted. Blocks that the process had not
+    /// consumed at its end do not count.
     pub(crate) const fn blocks_sent(&self) -> u64 {
         self.written.blocks
     }

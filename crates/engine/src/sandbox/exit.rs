@@ -26,14 +26,15 @@ pub(crate) struct Exit {
     /// The latest message, until its block has been copied to a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// Sources of the path, one of which each block from the process must name as its origin.
+    /// Sources of the path. Each block from the process must name one of them as its origin.
     origins: Origins,
     given: Amount,
     /// True if this reader has announced to the process that it sleeps.
     asleep: bool,
-    /// Number of times that the process has woken this reader since the last block.
+    /// Number of times that the process has woken this reader since it last sent a block.
     empty_wakeups: u32,
-    /// The filter's state as received so far, if it was requested.
+    /// The parts of the filter's state that have been received so far. `None` if the state was not
+    /// requested.
     gathering: Option<StateCollector>,
     /// The latest counters that the filter has reported.
     account: Account,
@@ -43,10 +44,10 @@ pub(crate) struct Exit {
     process: Arc<Process>,
 }
 
-/// Interval between progress checks while the process has no pending work.
+/// Interval between two checks of the process's progress while the process has no pending work.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of consecutive times that the process may wake this reader without sending a
-/// block.
+/// block. The process is killed if it exceeds this number.
 const EMPTY_WAKEUPS_MAX: u32 = 10_000;
 
 impl Exit {
@@ -98,9 +99,9 @@ impl Exit {
     }
 
     /// Blocks until more messages from the process may be available, for at most
-    /// [`CHECK_INTERVAL`]. Waits only for a short interval if `asked` is false, because the ring to
-    /// the process has no room for the request for the filter's state, or if there is no memory for
-    /// a message: no notification announces room in a ring or free memory.
+    /// [`CHECK_INTERVAL`]. `asked` is true if the request for the filter's state has been sent. If
+    /// it is false, or if there is no memory for a message, waits only for a short interval,
+    /// because no notification announces room in a ring or free memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
@@ -110,7 +111,7 @@ impl Exit {
         }
     }
 
-    /// Cancels the request for the filter's state.
+    /// Cancels the request for the filter's state, and discards the parts received so far.
     pub(crate) fn cancel_state(&mut self) {
         self.supervisor.set_owes_reply(false);
         self.gathering = None;
@@ -173,8 +174,8 @@ impl Exit {
         Ok(true)
     }
 
-    /// Copies the next message of the process, if there is one, unless the previous one is still to
-    /// be processed. Returns the length of the message to process.
+    /// Copies the next message of the process, if there is one. If the previous message is still to
+    /// be processed, copies nothing. Returns the length of the message to process.
     fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
             return Ok(BlockRead::Block(length));
@@ -189,7 +190,7 @@ impl Exit {
         Ok(piece)
     }
 
-    /// Withdraws the announcement that this reader sleeps, if there is one, and counts the wake-up.
+    /// Withdraws the announcement that this reader sleeps, if there is one. Counts the wake-up.
     /// Kills the process after more than [`EMPTY_WAKEUPS_MAX`] wake-ups without a block.
     fn withdraw_sleep_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };

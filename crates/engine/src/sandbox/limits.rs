@@ -9,8 +9,8 @@ pub const TOO_LONG: &str = "longer than a ring accepts";
 
 /// Size of each ring in bytes, enough for two blocks of maximum length.
 const RING_BYTES: usize = 4 << 20;
-/// Address space, in bytes, that a sandbox process may use in addition to its initial size. It
-/// includes two pools of 16 MB for blocks, and 64 MB of blocks that the filter may hold.
+/// Maximum address space that a sandbox process may use in addition to its initial size, in bytes.
+/// It includes two pools of 16 MB for blocks, and 64 MB of blocks that the filter may hold.
 pub const ADDRESS_SPACE_BYTES_MAX: u64 = 512 << 20;
 
 /// Returns the configuration of a stream between a path and a sandbox process. `id` is the id of

@@ -44,8 +44,8 @@ impl FilterSpec {
         Self { name: used.description.name.to_owned(), arguments, about }
     }
 
-    /// Returns the arguments for the filter with this description, with the classes, seed and
-    /// session numbers of the context. Omits arguments for which the description has no parameter.
+    /// Returns the filter's arguments, completed with the classes, seed and session numbers of the
+    /// context. Omits arguments for which the description has no parameter.
     pub(super) fn arguments(&self, description: &'static Description) -> Arguments {
         let mut arguments = Arguments::default();
         for (name, value) in &self.arguments {

@@ -41,8 +41,8 @@ pub(super) enum StateRecord<'m> {
     Resume,
     /// A session: its key, the number of its held-block lists, and its plain data.
     Session(u64, u64, &'m [u8]),
-    /// Announces a block that the preceding session holds: the index of its list, and its key in
-    /// the list. The block is the next message.
+    /// Announces a block that the preceding session holds. The block is the next message. Contains
+    /// the index of the block's list, and its key in the list.
     Held(u32, u32),
     /// The end of the state, with the time in ns of the filter's next timer call, if any.
     Known(Option<u64>),
@@ -98,8 +98,8 @@ impl Account {
     }
 }
 
-/// Type of [`StateRecord::Save`]; the constants below are the types of the other records. In a
-/// message header, the type is in the field that holds a block's session.
+/// Type of the record [`StateRecord::Save`] in a message header; the constants below are the types
+/// of the other records. The header stores the type in the field that holds the session of a block.
 const SAVE_RECORD_TYPE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;
@@ -246,8 +246,8 @@ pub(super) struct StateCollector {
     /// The held block that the next message must contain, as announced by [`StateRecord::Held`]:
     /// the index of its list, and its key in that list. `None` if no block is expected.
     held: Option<(u32, u32)>,
-    /// Totals of the messages so far: bytes of plain data, number of blocks, and bytes in the views
-    /// of blocks.
+    /// Totals of the messages received so far: bytes of plain data, number of blocks, and bytes in
+    /// the views of blocks.
     so_far: (usize, u32, u64),
     held_max: u32,
     origins: u16,
@@ -255,8 +255,8 @@ pub(super) struct StateCollector {
 }
 
 impl StateCollector {
-    /// Starts the collection for a filter that may hold `held_max` blocks, on a path with `origins`
-    /// sources.
+    /// Creates a collector for the state of a filter. The filter may hold `held_max` blocks, and
+    /// its path has `origins` sources.
     pub(super) fn new(held_max: u32, origins: u16) -> Self {
         let saved = SavedState::default();
         Self { saved, held: None, so_far: (0, 0, 0), held_max, origins, done: false }
@@ -306,9 +306,9 @@ impl StateCollector {
         Ok(self.done)
     }
 
-    /// Returns true if a message is valid at this point. `is_record` is true for a state record,
-    /// which is valid until the state is complete, and false for a block, which is valid only after
-    /// [`StateRecord::Held`].
+    /// Returns true if a message may come next in the stream. `is_record` is true for a state
+    /// record, which is valid until the state is complete. It is false for a block, which is valid
+    /// only after [`StateRecord::Held`].
     pub(super) const fn accepts(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }

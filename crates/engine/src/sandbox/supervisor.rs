@@ -16,9 +16,10 @@ use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL_REPORT_BYTE, TEXT_REPORT_BYTE
 use sys::helper::HelperProcess;
 use sys::process_group::ProcessOutcome;
 
-/// Interval of progress checks.
+/// Interval between two checks of a process's progress.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Processor time that a filter may use without progress, in ns.
+/// Maximum processor time that a filter may use without progress, in ns. The filter is killed if it
+/// exceeds this time.
 const CPU_NS_WITHOUT_PROGRESS_MAX: u64 = 2_000_000_000;
 /// Maximum time without progress although the filter has pending work and room for output.
 const STALL_MAX: Duration = Duration::from_secs(20);
@@ -36,12 +37,12 @@ pub(super) struct Supervisor {
     why: OnceLock<String>,
     /// The final message of the process; unset until it has been read.
     final_message: OnceLock<Vec<u8>>,
-    /// True once the path no longer needs the process.
+    /// True once the path no longer needs the process, so that its exit is not reported.
     released: AtomicBool,
     /// True once the input of the process has ended.
     input_ended: AtomicBool,
-    /// True while the process owes a reply: its state, or the confirmation that a state is
-    /// restored.
+    /// True while the process owes the path a reply. The reply is the filter's state, or the
+    /// confirmation that a state is restored.
     owes_reply: AtomicBool,
     /// True once the output of the process has ended without a fault.
     output_ended: AtomicBool,
@@ -52,15 +53,15 @@ pub(super) struct Supervisor {
     latest_progress: Mutex<LatestProgress>,
 }
 
-/// The counters of a sandbox process at the last time that it made progress.
+/// The state of a sandbox process when it last made progress, for the check of its deadlines.
 #[derive(Debug)]
 struct LatestProgress {
     /// Numbers of messages that the process had consumed and produced when it last made progress.
     moved: (u64, u64),
     /// Processor time that the process had used when it last made progress, in ns.
     processor_ns: u64,
-    /// Time since which the process has had room for output without making progress; `None` if it
-    /// lacks room or makes progress.
+    /// Time since which the process has made no progress although it has room for output. `None` if
+    /// it lacks room or makes progress.
     stalled: Option<Instant>,
 }
 
@@ -119,7 +120,7 @@ impl Supervisor {
         self.owes_reply.store(asks, Ordering::Relaxed);
     }
 
-    /// Records the number of messages written to the process's input ring, and the number that the
+    /// Stores the number of messages written to the process's input ring, and the number that the
     /// process reports as consumed.
     pub(super) fn set_input_counts(&self, put: u64, taken: u64) {
         self.put.store(put, Ordering::Relaxed);
@@ -179,8 +180,8 @@ impl Supervisor {
         self.latest_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason why no more messages arrive from a process that has exited or is exiting.
-    /// Blocks until the process has exited, for at most [`EXIT_TIMEOUT`].
+    /// Returns the reason why a process sends no more messages. The process has exited or is
+    /// exiting. Blocks until it has exited, for at most [`EXIT_TIMEOUT`].
     pub(super) fn end_reason(&self) -> String {
         match (self.why.get(), self.process.wait(EXIT_TIMEOUT)) {
             (Some(why), _) => why.clone(),

@@ -58,8 +58,8 @@ fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) ->
     (done, outcome)
 }
 
-/// Asserts that a filter's output is a prefix of its input, and equals its input unless `ended` is
-/// true.
+/// Asserts that the output of a request is a prefix of its input. Unless `ended` is true, the
+/// output must equal the input.
 fn assert_output_is_prefix(outcome: &Outcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
     let came = received_numbers(file);

@@ -1,5 +1,5 @@
-//! Tests of edits of arcs: a filter added beside others, a subtree removed, moved or joined, and
-//! additional sources, all under traffic.
+//! Tests of edits of arcs under traffic: a filter is added beside others, a subtree is removed,
+//! moved or joined, and sources are added.
 
 use crate::common::{
     blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,

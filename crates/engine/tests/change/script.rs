@@ -31,7 +31,7 @@ static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// Number of frames, from the first one on, that the script may emit until the test opens the gate
 /// further.
 static GATE_POSITION: AtomicUsize = AtomicUsize::new(0);
-/// The output of the latest script.
+/// The output of the script that ran last.
 static SCRIPT_OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
 
 /// A source that emits the frames of the script up to [`GATE_POSITION`].
@@ -100,9 +100,9 @@ impl Sink for OutputSink {
 /// message.
 const SYN_INDEX: usize = 9;
 
-/// Builds the frames of every connection: before the gate, the SYN segment and the first and third
-/// quarters of a message; after the gate, the second and last quarters. Returns the frames and the
-/// number of frames before the gate.
+/// Builds the frames of every connection. Before the gate are the SYN segment and the first and
+/// third quarters of a message; after the gate are the second and last quarters. Returns the frames
+/// and the number of frames before the gate.
 fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let message = |connection: u32| {
         let body = format!("{connection:08} is what this connection says {:08}", !connection);

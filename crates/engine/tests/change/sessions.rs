@@ -20,7 +20,8 @@ fn replace_request(live: &Live, line: &str) -> SwitchReport {
     switched
 }
 
-/// Returns the output of half of the connections. Calls `act` while every message is half complete.
+/// Runs the script with a request that processes half of the connections, and returns the output.
+/// Calls `act` while every message is half complete.
 fn output_during_action(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
     let (out, outcome) = run_script_with_request((line, "split"), CONNECTIONS, act);
@@ -77,8 +78,8 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
     assert!(late.iter().copied().eq(first..first + late.len() as u32), "{:?}", late.first());
 }
 
-/// `http` emits exchanges only if an arc selects them, so an arc that a change adds or removes
-/// concerns the running filter.
+/// `http` emits exchanges only if an arc selects them. A change that adds or removes such an arc
+/// therefore concerns the running `http` filter too.
 #[test]
 fn v3_added_arc_receives_exchanges_of_the_running_http() {
     let line = "generate | tcp | http |post pcap x";

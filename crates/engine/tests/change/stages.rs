@@ -1,4 +1,5 @@
-//! Tests of stages that move to threads of their own, and back, while a path runs.
+//! Tests of moves of stages to threads of their own, and back, while a path runs. A stage is a
+//! filter with everything downstream of it.
 
 use crate::common::{TIME_LIMIT, blocks_emitted, received_numbers, run_while, wait_for_blocks};
 use engine::change::{NodePlacement, reshape};

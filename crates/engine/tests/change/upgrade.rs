@@ -8,7 +8,7 @@ use crate::script::{
 };
 use engine::run::Outcome;
 
-/// Runs the script. Makes the edits while every message is half complete.
+/// Runs the scripted source, and makes these edits while every message is half complete.
 fn run_script_with_edits(edits: &[&str]) -> (Vec<OutputBlock>, Outcome) {
     let (out, outcome) =
         run_script_with_request(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {

@@ -84,7 +84,7 @@ fn v3_v10_changed_path_is_replayed_identically() {
     }
 }
 
-/// Edits from which random changes are drawn. Most of them fit the tested requests.
+/// Edits from which the tests draw random changes. Most of these edits fit the tested requests.
 const EDITS: [&str; 32] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",

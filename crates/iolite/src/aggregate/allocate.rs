@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct AllocationPool {
     pool: Pool,
     access: Arc<AccessList>,
-    /// Lease on the segment that contains the last block and still has room for later blocks;
+    /// Lease on the open segment, which contains the last block and has room for later blocks.
     /// `None` if the next block begins a new segment.
     open: Option<Arc<Lease>>,
 }
@@ -152,8 +152,8 @@ impl AllocationPool {
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// Closes the open segment if no aggregate refers to it, so that a block that is too long for
-    /// the remaining bytes can reuse the segment from its start.
+    /// Closes the segment with the last block if no aggregate refers to this segment. A block that
+    /// is too long for the remaining bytes can then reuse the segment from its start.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only_lease()) {

@@ -22,8 +22,8 @@ pub struct ChecksumCache {
     misses: u64,
 }
 
-/// A cached checksum of a slice. `used` is the number of the lookup that returned it last; 0 if the
-/// entry is free.
+/// A cached checksum of a slice. `used` is the number of the latest lookup that returned the
+/// checksum; 0 if the entry is free.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     content: Option<ContentId>,
@@ -91,8 +91,8 @@ impl ChecksumCache {
     }
 }
 
-/// A sum that is accumulated slice by slice. The sum of a slice at an odd offset is added with its
-/// bytes swapped (RFC 1071, 2 (B)).
+/// A sum of 16-bit words that grows slice by slice. The sum of a slice at an odd offset is added
+/// with its bytes swapped (RFC 1071, 2 (B)).
 #[derive(Clone, Copy, Default)]
 struct SliceSum {
     total: u64,

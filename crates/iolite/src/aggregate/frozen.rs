@@ -93,7 +93,7 @@ impl FrozenData {
         self.length == 0
     }
 
-    /// Returns the id of the dbuf.
+    /// Returns the id of the dbuf that consists of this data.
     #[must_use]
     pub fn dbuf(&self) -> DbufId {
         self.memory.id()
@@ -125,7 +125,8 @@ impl FrozenData {
     }
 }
 
-/// Maximum length of a mapped file in bytes: far below the range of positions in a rich pointer.
+/// Maximum length in bytes of a memfd that can be mapped. It is far below the maximum position in a
+/// rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 const fn round_up_to_pages(length: usize) -> usize {

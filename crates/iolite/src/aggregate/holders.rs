@@ -32,7 +32,7 @@ pub struct Holders {
 #[derive(Debug)]
 struct Peer {
     credentials: Credentials,
-    /// Held segments, by dbuf and position of the segment.
+    /// Held segments, by the id of the dbuf and the position of the segment in it.
     held: BTreeMap<(DbufId, u64), HeldSegment>,
     /// Segment size in bytes of each dbuf from which a slice has been sent.
     segments: BTreeMap<DbufId, u64>,
@@ -54,7 +54,8 @@ pub struct HeldCounts {
     pub segments: usize,
     /// Number of slices sent but not yet released.
     pub references: u64,
-    /// Number of invalid releases: the peer released a slice in a segment that it did not hold.
+    /// Number of invalid releases by the peer. A release is invalid if the peer does not hold the
+    /// slice's segment.
     pub mistakes: u64,
 }
 

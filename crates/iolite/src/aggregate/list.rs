@@ -72,8 +72,8 @@ impl SliceList {
         }
     }
 
-    /// Returns true if one more slice fits inline. Otherwise ensures that all slices are on the
-    /// heap, and returns false.
+    /// Returns true if one more slice fits inline. Otherwise moves all slices to the heap, unless
+    /// they are there already, and returns false.
     fn spill_unless_fits_inline(&mut self) -> bool {
         if self.count == INLINE_SLICE_COUNT {
             self.heap.reserve(2 * INLINE_SLICE_COUNT);

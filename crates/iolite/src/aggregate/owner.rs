@@ -42,7 +42,7 @@ pub struct PoolOwner {
     holders: Holders,
 }
 
-/// A pool or frozen data that can be granted.
+/// A pool or frozen data that its owner can grant to peers.
 #[derive(Debug)]
 struct SharedPool {
     access: Arc<AccessList>,
@@ -206,7 +206,7 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// The kind of memory to which a grant gives access.
+/// The kind of memory to which a grant gives access: sealed memory or a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
     /// Memory of a pool or of frozen data, sealed against truncation.
@@ -275,7 +275,8 @@ impl Grant {
     }
 }
 
-/// Converts the reason why a file cannot be used into the reason why `dbuf` is not granted.
+/// Converts a reason why a file cannot be shared into the reason why the owner does not grant
+/// `dbuf`.
 fn file_refusal(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     match why {
         file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
@@ -284,7 +285,8 @@ fn file_refusal(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     }
 }
 
-/// Maximum size of a mapped pool in bytes: far below the range of positions in a rich pointer.
+/// Maximum size in bytes of a pool that can be mapped. It is far below the maximum position in a
+/// rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 /// The pools of other processes that this process has mapped. Each is mapped once, at its first

@@ -46,7 +46,8 @@ pub fn pipe(
     ))
 }
 
-/// The five descriptors that a reader needs to open the receiving end of a pipe of aggregates.
+/// An offer of a pipe of aggregates: the five descriptors with which a reader opens the receiving
+/// end.
 #[derive(Debug)]
 pub struct PipeOffer {
     stream: stream::Offer,
@@ -162,7 +163,7 @@ impl Sender {
 pub struct Receiver {
     input: Input,
     client: Client,
-    /// Buffer for a received message, which contains the pointers of one aggregate.
+    /// Buffer for a received message. A message consists of the pointers of one aggregate.
     buffer: Vec<u8>,
 }
 
@@ -221,8 +222,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the client with the reader's mappings and its connection to the grant server, for
-    /// pointers received by other means.
+    /// Returns the reader's client of the grant server. The client resolves pointers that the
+    /// reader has received by other means than this pipe.
     pub const fn client(&mut self) -> &mut Client {
         &mut self.client
     }
@@ -262,7 +263,7 @@ impl Receiver {
 
 #[cfg(test)]
 impl Sender {
-    /// Simulates a kill of the process.
+    /// Simulates that the process of this end is killed, for tests.
     pub(crate) fn die(self) {
         self.output.die();
     }
@@ -285,7 +286,7 @@ pub struct ReceivedAggregate {
 }
 
 impl ReceivedAggregate {
-    /// Returns the number of bytes, according to the sender.
+    /// Returns the number of bytes in the aggregate, as its sender claims.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length

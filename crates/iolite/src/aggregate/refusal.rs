@@ -22,7 +22,7 @@ pub enum GrantRefusal {
     Forbidden {
         /// Dbuf that the user may not read.
         dbuf: DbufId,
-        /// User ID of the peer.
+        /// User ID of the peer that may not read the dbuf.
         uid: u32,
     },
     /// The peer holds the maximum number of segments.

@@ -45,8 +45,8 @@ struct ServerState {
     creator: PoolOwner,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
-    /// Number of events after which a sender may find its reader below the limit: slices released,
-    /// and clients departed.
+    /// Number of slices released and clients departed so far. After each of these events, a sender
+    /// may find its reader below the limit.
     returns: u64,
 }
 

@@ -41,7 +41,7 @@ fn random_range(random: &mut Random, length: usize) -> Range<usize> {
     from..random.within(from..length + 1)
 }
 
-/// Several aggregates that share bytes, each with its expected contents.
+/// Several aggregates that share bytes, each paired with the bytes that it should contain.
 struct AggregateModel {
     random: Random,
     pools: [AllocationPool; 2],

@@ -125,10 +125,11 @@ impl CachedFile {
         self.check_not_truncated(&view, sent, &pieces)
     }
 
-    /// Checks, after a transfer of `sent` bytes from the ranges `pieces` (offset and length), that
-    /// the file still contains these bytes. Fails with [`Refusal::Truncated`] if it has become
-    /// shorter. If `sent` is 0 although bytes were requested, returns [`TransferResult::End`] if
-    /// the file has shrunk, and otherwise fails with EFAULT, so that the caller retries.
+    /// Checks after a transfer that the file still contains the transferred bytes. The transfer
+    /// moved `sent` bytes from the ranges `pieces` (offset and length). Fails with
+    /// [`Refusal::Truncated`] if the file has become shorter. If `sent` is 0 although bytes were
+    /// requested, returns [`TransferResult::End`] if the file has shrunk, and otherwise fails with
+    /// EFAULT, so that the caller retries.
     fn check_not_truncated(
         &self,
         view: &FileView,
@@ -167,7 +168,7 @@ const EFAULT: i32 = 14;
 /// missing.
 const ATTEMPTS_MAX: usize = 8;
 
-/// Attempts a transfer until it does not fail with EFAULT because of a missing page. Makes at most
+/// Repeats a transfer that fails with EFAULT, because a page was missing. Makes at most
 /// [`ATTEMPTS_MAX`] attempts.
 fn retry_missing_page(
     once: impl Fn() -> Result<TransferResult, Refusal>,

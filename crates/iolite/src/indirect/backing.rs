@@ -71,7 +71,7 @@ impl Backing {
     }
 }
 
-/// The handle through which one stream writes to its backing dbuf.
+/// The handle through which one stream writes to its backing dbuf, the pool for copied blocks.
 #[derive(Debug)]
 pub(super) struct BackingHandle {
     pool: Pool,
@@ -131,9 +131,9 @@ impl BackingHandle {
 }
 
 impl BackingHandle {
-    /// Adapts the part of the pool that the stream may use, once all of it has been used. `sides`
-    /// returns whether writer and readers share a processor. Returns true if the part has grown, so
-    /// that the stream need not wait for its readers.
+    /// Adapts the part of the pool that the stream may use. The caller has used all of this part.
+    /// `sides` returns whether writer and readers share a processor. Returns true if the part has
+    /// grown, so that the stream need not wait for its readers.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
             Pool::Own { pool, window: Some(window) } => {
@@ -143,8 +143,8 @@ impl BackingHandle {
         }
     }
 
-    /// Returns the size in bytes that the stream uses, and the state of its sizing (`None` if the
-    /// size is fixed).
+    /// Returns the size in bytes of the part of the pool that the stream uses. Also returns the
+    /// state of the automatic sizing, or `None` if the size is fixed.
     pub(super) fn size(&self) -> (usize, Option<&SizingState>) {
         match &self.pool {
             Pool::Own { window: Some(window), .. } => (window.bytes(), Some(window.state())),

@@ -29,16 +29,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The memory that one writer holds for its readers.
+/// The memory that one writer holds for its readers: segments of pools, and claims on entries of
+/// input rings.
 #[derive(Debug)]
 pub(super) struct HeldSegments {
     shared: Arc<SharedHeldSegments>,
     upstream: Vec<Upstream>,
 }
 
-/// The segments held by one writer, with the state that shows which of them are still needed.
-/// Another writer of this process that is short of memory uses this state to release segments that
-/// are no longer needed.
+/// The segments that one writer holds, and the state that shows which of them readers still need.
+/// This state is shared so that another writer of the process that is short of memory can release
+/// segments that are no longer needed.
 #[derive(Debug)]
 struct SharedHeldSegments {
     segments: Mutex<VecDeque<Segment>>,
@@ -65,10 +66,10 @@ impl HeldSegments {
         Self { shared, upstream: Vec::new() }
     }
 
-    /// Adds a hold, until readers have passed position `until`, on the segment of the next pointer
-    /// to be published. This segment becomes the last one in the list, and the hold on the previous
-    /// last one is extended to `until`. Calls `lease` only if the segment is not held yet. Returns
-    /// the lease.
+    /// Holds the segment of the next pointer to be published, until readers have passed position
+    /// `until`. The segment becomes the last one in the list. The hold on the previous last segment
+    /// is extended to `until`. Calls `lease` only if the segment is not held yet. Returns a lease
+    /// on the segment.
     pub(super) fn advance_to(
         &self,
         pointer: RichPointer,
@@ -97,8 +98,8 @@ impl HeldSegments {
         }
     }
 
-    /// Releases the holds that end at or before position `passed`, which all readers have passed
-    /// (F2). Returns true if the last segment in the list is still held.
+    /// Releases the holds that end at or before position `passed`. All readers have passed this
+    /// position (F2). Returns true if the last segment in the list is still held.
     pub(super) fn reap(&mut self, passed: u64) -> bool {
         self.upstream.iter_mut().for_each(|upstream| upstream.reap(passed));
         let mut segments = self.lock();
@@ -107,7 +108,8 @@ impl HeldSegments {
         last.is_some_and(|until| until > passed)
     }
 
-    /// Returns the lowest reader position that releases a hold, or `None` if nothing is held.
+    /// Returns the lowest position at which readers release a hold by passing it. Returns `None` if
+    /// nothing is held.
     pub(super) fn first_release_position(&self) -> Option<u64> {
         let ends = self.upstream.iter().filter_map(|up| up.claims.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(ends).min()
@@ -118,8 +120,8 @@ impl HeldSegments {
         self.lock().len() + self.upstream.iter().map(|up| up.claims.len()).sum::<usize>()
     }
 
-    /// Returns the reader position that releases `eighths`/8 of the held segments; 0 if that many
-    /// are not held.
+    /// Returns the position that readers must pass to release `eighths`/8 of the held segments.
+    /// Returns 0 if fewer are held.
     pub(super) fn release_position(&self, eighths: usize) -> u64 {
         let segments = self.lock();
         segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)
@@ -149,9 +151,9 @@ impl HeldSegments {
         Some(self.upstream.len() - 1)
     }
 
-    /// Claims the entry peeked from input number `upstream`, until readers have passed `until`
-    /// (F5). Returns false and claims nothing if this output already holds so much of the input
-    /// that the output could block the input's writer. For frozen bytes, claims nothing and returns
+    /// Claims the entry peeked from the input with index `upstream`, until readers have passed
+    /// `until` (F5). Claims nothing and returns false if this output already holds so much of the
+    /// input that it could block the input's writer. For frozen bytes, claims nothing and returns
     /// true.
     pub(super) fn claim_entry(
         &mut self,
@@ -238,7 +240,7 @@ pub(crate) struct Keeper {
     /// For each output that follows the input, the oldest ring position that the output needs;
     /// `u64::MAX` if none.
     oldest_needed: [AtomicU64; FOLLOWERS_MAX],
-    /// Maximum number of entries of the input's ring that one output may hold.
+    /// Maximum number of entries of the input's ring that one following output may hold.
     entries_max: u64,
     /// Position in the input's ring of the entry that was peeked last.
     position: AtomicU64,
@@ -277,16 +279,18 @@ impl Keeper {
         self.claimed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the oldest ring position that an output still needs, or `u64::MAX` if there is none.
+    /// Returns the oldest ring position that an output of this process still needs, or `u64::MAX`
+    /// if there is none.
     pub(super) fn oldest_needed_position(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.oldest_needed.iter().map(|word| word.load(Ordering::Acquire));
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// Publishes the entry that was peeked last: its position, a pointer to the peeked bytes, and
-    /// their address, or 0 if they are not peeked in place. `view` is `None` if the dbuf is not
-    /// mapped; otherwise the length of the dbuf, and true if its bytes need no lease.
+    /// Publishes the entry that was peeked last, for the outputs that follow this input. `position`
+    /// is the entry's position, and `pointer` names the peeked bytes. `address` is their address,
+    /// or 0 if they are not peeked in place. `view` contains the length of the dbuf, and true if
+    /// its bytes need no lease; it is `None` if the dbuf is not mapped.
     pub(super) fn set_peek(
         &self,
         position: u64,
@@ -338,7 +342,7 @@ static HELD_SEGMENTS: Mutex<ProcessHeldSegments> =
 #[derive(Debug)]
 struct ProcessHeldSegments {
     live: Vec<Weak<SharedHeldSegments>>,
-    /// Memory that dropped writers still hold for their readers (F3).
+    /// Memory that writers held for their readers when they were dropped, and still hold (F3).
     dropped: Vec<DroppedWriterSegments>,
 }
 
@@ -377,8 +381,8 @@ pub(super) fn leave_to_sweep(flights: HeldSegments, doorbells: Doorbells) {
 }
 
 impl SharedHeldSegments {
-    /// Returns the position that all readers still present have passed. A reader that publishes a
-    /// bogus position harms only itself (F4).
+    /// Returns the position that all present readers have passed. A reader that publishes a false
+    /// position harms only itself (F4).
     fn passed_position(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
         let present = pages.filter(|(at, page)| {

@@ -51,14 +51,15 @@ pub struct Input {
     is_trusted: bool,
     policy: Policy,
     current: Option<CurrentEntry>,
-    /// Pointer of the entry at the read position, if the entry has been lent without mapping its
-    /// dbuf; otherwise `None`.
+    /// Pointer of the entry at the read position, if the entry is lent for forwarding and its dbuf
+    /// is not mapped; otherwise `None`.
     lent: Option<RichPointer>,
     /// Copy of the current entry's bytes.
     staging: Vec<u8>,
     /// True if `staging` holds the bytes of the current entry.
     is_staged: bool,
-    /// Number of consumed entries that are released to the writer together: an eighth of the ring.
+    /// Number of consumed entries after which they are released to the writer: an eighth of the
+    /// ring.
     release_interval: u64,
     /// Number of bytes in consumed entries that have not been released to the writer yet.
     owed_bytes: u64,
@@ -172,8 +173,8 @@ impl Input {
         Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
     }
 
-    /// Returns the address of the byte at offset `at`, which must have been validated for
-    /// `pointer`. Returns `None` if the entry may not be read in place.
+    /// Returns the address of the byte at offset `at` of the pointer's dbuf. The offset must have
+    /// been validated for `pointer`. Returns `None` if the entry may not be read in place.
     fn in_place_address(&self, pointer: RichPointer, at: usize) -> Option<InPlaceAddress> {
         let view = self.translation.mapped(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);

@@ -59,7 +59,7 @@ pub struct Output {
     /// Head position below which a write needs no check: the lesser of `limit` and `publish_at`, or
     /// 0 in a ring that overwrites.
     stop: u64,
-    /// Number of bytes copied into the backing dbuf whose pointers are not published yet.
+    /// Number of bytes in the backing dbuf that belong to unpublished pointers.
     unpublished_bytes: usize,
     every: usize,
     backing: BackingHandle,
@@ -67,9 +67,9 @@ pub struct Output {
     hot: HotSegment,
     ranges: RangeTable,
     known_dbufs: Vec<RegisteredDbuf>,
-    /// In a ring that overwrites, lower bound of the position that the writer announces to the
-    /// readers: entries more than a lap before it count as overwritten, because their memory was
-    /// freed.
+    /// Minimum of the position that the writer announces to readers, in a ring that overwrites.
+    /// Entries more than a lap before this position count as overwritten, because their memory has
+    /// been freed.
     announced_min: u64,
     copied_blocks: u64,
 }
@@ -128,10 +128,10 @@ impl Output {
     }
 
     /// Registers a pool, after which writes of bytes in the pool produce pointers. Readers must be
-    /// able to request the pool, so share it through the grant server. `threshold` is the T_b of
-    /// the pool. Written blocks are published at the lowest threshold of the stream and of all
-    /// registered dbufs. [SL §6.2] Returns false if the pool's memory is not a file and so cannot
-    /// be granted.
+    /// able to request the pool, so share it through the grant server. `threshold` is the number of
+    /// blocks after which blocks in the pool are published (T_b). Written blocks are published at
+    /// the lowest threshold of the stream and of all registered dbufs. [SL §6.2] Returns false if
+    /// the pool's memory is not a file and so cannot be granted.
     pub fn register_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.register_memory(pool.memory(), threshold)
     }
@@ -170,8 +170,8 @@ impl Output {
         self.flights.follow(input.keeper()).is_some()
     }
 
-    /// Returns the number of blocks after which written blocks are published: the lowest T_b of the
-    /// stream and of all registered dbufs.
+    /// Returns the number of written blocks after which they are published (T_b): the lowest
+    /// threshold of the stream and of all registered dbufs.
     #[must_use]
     pub const fn threshold(&self) -> usize {
         self.every
@@ -246,8 +246,8 @@ impl Output {
         }
     }
 
-    /// Extends the hold on the hot segment, in which the last write found its bytes, until readers
-    /// have passed the current head position.
+    /// Extends the hold on the hot segment until readers have passed the current head position. The
+    /// hot segment is the one in which the last write found its bytes.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }
@@ -270,8 +270,8 @@ impl Output {
         }
     }
 
-    /// Updates `stop`, the head position below which a write needs no check; 0 in a ring that
-    /// overwrites.
+    /// Updates `stop`, the head position below which a write needs no check. In a ring that
+    /// overwrites, this position is 0.
     fn update_stop_position(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };

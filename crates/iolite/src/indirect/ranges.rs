@@ -9,13 +9,13 @@
 /// Number of ranges in one cache line.
 pub(super) const RANGE_COUNT: usize = 8;
 
-/// The cache line of ranges, with the registered dbuf of each range.
+/// A table of the address ranges of registered dbufs. All ranges are in one cache line.
 #[derive(Debug, Default)]
 pub(super) struct RangeTable {
     line: RangeLine,
-    /// Index of the registered dbuf, for each range.
+    /// Index of the registered dbuf to which each range belongs.
     indices: [usize; RANGE_COUNT],
-    /// Index of the range that the next insertion replaces if the table is full.
+    /// Index of the range that the next insertion into a full table replaces.
     next: usize,
 }
 
@@ -31,8 +31,9 @@ const PAGE_COUNT_BITS: u32 = 28;
 const PAGE_COUNT_MASK: u64 = (1 << PAGE_COUNT_BITS) - 1;
 
 impl RangeTable {
-    /// Returns the index of the registered dbuf that may contain an address, or `None` if no range
-    /// contains the address. The result is a hint that the caller verifies.
+    /// Returns the index of the registered dbuf that may contain an address. Returns `None` if no
+    /// range contains the address. The caller must verify the result, because ranges are rounded to
+    /// pages.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;

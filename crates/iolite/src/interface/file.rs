@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct FrozenReader {
     slices: Vec<Slice>,
-    /// Index of the current slice.
+    /// Index of the slice that contains the read position.
     slice: usize,
     /// Number of consumed bytes in the current slice.
     consumed: usize,

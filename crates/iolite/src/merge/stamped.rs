@@ -53,21 +53,21 @@ impl fmt::Debug for Stamped {
     }
 }
 
-/// The consumed blocks of one producer that have not been returned yet.
+/// The staged blocks of one producer: blocks that the reader has consumed but not returned yet.
 #[derive(Debug, Default)]
 pub(super) struct StagedBlocks {
     blocks: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
-    /// Buffers of returned blocks, kept for reuse.
+    /// Buffers of returned blocks, for reuse by later blocks.
     spare: Vec<Vec<u8>>,
 }
 
-/// Maximum number of waiting blocks of one producer. When the maximum is reached, the oldest block
-/// is returned.
+/// Maximum number of staged blocks of one producer. When the maximum is reached, the oldest staged
+/// block is returned.
 const STAGED_BLOCKS_MAX: usize = 4096;
-/// Maximum size in bytes of the waiting blocks of one producer.
+/// Maximum total size in bytes of the staged blocks of one producer.
 const STAGED_BYTES_MAX: usize = 1 << 20;
-/// Initial buffer size in bytes; longer blocks are rare.
+/// Initial size in bytes of the buffer for a staged block; longer blocks are rare.
 const INITIAL_BUFFER_SIZE: usize = 2048;
 
 impl StagedBlocks {
@@ -75,8 +75,8 @@ impl StagedBlocks {
         self.blocks.is_empty()
     }
 
-    /// Returns true if the first staged block need not wait for other producers, because the
-    /// timestamp of a later block exceeds its timestamp by the window, or because too many blocks
+    /// Returns true if the first staged block need not wait for other producers. This is the case
+    /// if the timestamp of a later block exceeds its timestamp by the window, or if too many blocks
     /// or bytes are staged.
     fn is_due(&self, window: u64) -> bool {
         let (first, last) = (self.blocks.front(), self.blocks.back());

@@ -41,7 +41,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
 /// Size in bytes of a segment in the memory for copied bytes, which is also the maximum size of a
 /// copied block.
 const SEGMENT_SIZE: usize = 64 << 10;
-/// Minimum number of segments in the memory for copied bytes: one is written while others are read.
+/// Minimum number of segments in the memory for copied bytes. One segment is written while the
+/// others are read.
 const SEGMENTS_MIN: usize = 4;
 /// Initial size in bytes of the memory for copied bytes, if its size adapts to the readers.
 const INITIAL_SIZE: usize = 1 << 20;
@@ -88,7 +89,7 @@ pub struct PointerWriter {
     output: Output,
     /// The readers, as clients of the grant server.
     peers: Vec<PeerId>,
-    /// The dbufs that were sent to the readers.
+    /// The dbufs that this end has already sent to the readers.
     sent_dbufs: Vec<DbufId>,
 }
 
@@ -151,8 +152,9 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
 }
 
-/// Returns the configuration of the ring, and the size in bytes of the memory for copied bytes
-/// (`None` if the memory sizes itself). Returns `None` if the message is invalid.
+/// Extracts the configuration of the ring and the size in bytes of the memory for copied bytes from
+/// a message. The size is `None` if the memory sizes itself. Returns `None` if the message is
+/// invalid.
 fn config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();

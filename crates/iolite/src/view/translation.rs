@@ -16,7 +16,8 @@ use std::sync::Arc;
 pub(crate) struct Translation {
     space: Space,
     lines: [TranslationLine; TRANSLATION_LINE_COUNT],
-    /// Back-off during which this reader sends no query to any owner.
+    /// Back-off after refusals by owners. During the back-off, this reader sends no query to any
+    /// owner.
     suspension: BackOff,
 }
 
@@ -41,7 +42,8 @@ pub(crate) struct BackOff {
 const BACK_OFF_MAX: u32 = 1 << 16;
 
 impl BackOff {
-    /// Returns true if the next attempt may be made. Otherwise counts a skipped attempt.
+    /// Returns true if the caller may make the next attempt. Otherwise counts the attempt as
+    /// skipped.
     #[inline]
     pub(crate) const fn admit_attempt(&mut self) -> bool {
         if self.skips_left == 0 {
@@ -55,7 +57,7 @@ impl BackOff {
         self.record_failure_after(0);
     }
 
-    /// Records a failure. The first `harmless` consecutive failures cause no back-off.
+    /// Records a failed attempt. The first `harmless` consecutive failures cause no back-off.
     fn record_failure_after(&mut self, harmless: u32) {
         self.failures = self.failures.saturating_add(1);
         if let Some(more) = self.failures.checked_sub(harmless + 1) {

@@ -14,17 +14,17 @@ use endpoint::{LossRanges, Sink, Source};
 use filter::{Amount, Time};
 use std::fmt;
 
-/// An event in the run of a space. The sequence of events determines everything that the space
-/// does.
+/// An event in the run of a space. The sequence of a space's events determines everything that the
+/// space does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpaceEvent {
-    /// A source emitted blocks, which follow in the record.
+    /// A source emitted blocks. The blocks follow this event in the record.
     Pull {
         /// Index of the source's node in the space.
         node: usize,
-        /// Time on the path's clock, in nanoseconds.
+        /// Time of the read on the path's clock, in nanoseconds.
         now: Time,
-        /// Number of blocks that follow this event in the record.
+        /// Number of blocks that the source emitted. The blocks follow this event in the record.
         count: usize,
         /// Index of the arc that the source chose for the blocks; `None` if the source does not
         /// choose arcs.
@@ -36,25 +36,26 @@ pub enum SpaceEvent {
     Import {
         /// Index, in the space, of the node at which the ring's blocks enter the graph.
         node: usize,
-        /// Time on the path's clock, in nanoseconds.
+        /// Time of the read on the path's clock, in nanoseconds.
         now: Time,
         /// Number of blocks taken from the ring.
         count: usize,
     },
-    /// Filters whose timers had expired were called.
+    /// The filters whose timers had expired were called.
     Tick {
-        /// Time on the path's clock, in nanoseconds.
+        /// Time of the calls on the path's clock, in nanoseconds.
         now: Time,
     },
-    /// The limit on delivered blocks (`-c`) permitted the sinks of this space to accept more
-    /// blocks.
+    /// The sinks of this space were permitted to accept more blocks under the limit on delivered
+    /// blocks (`-c`).
     Claim {
-        /// Number of blocks that the sinks may accept in addition to earlier claims.
+        /// Number of blocks that this event permits the sinks to accept, in addition to earlier
+        /// events.
         count: u32,
     },
     /// The run ends. Unless the space has failed, its nodes then release the blocks that they hold.
     Finish {
-        /// Time on the path's clock, in nanoseconds.
+        /// Time of the end on the path's clock, in nanoseconds.
         now: Time,
         /// Failure that ended the space, if it failed.
         failure: Option<String>,
@@ -65,16 +66,17 @@ pub enum SpaceEvent {
         /// Sequence number of the hot swap among all hot swaps of the path.
         number: u64,
     },
-    /// The removed nodes are about to release their blocks and end.
+    /// A hot swap is about to end the nodes that it removes. These nodes then release the blocks
+    /// that they hold.
     Retire {
-        /// Time on the path's clock, in nanoseconds.
+        /// Time of the removal on the path's clock, in nanoseconds.
         now: Time,
         /// Failure of the space, if it failed and therefore did not take part in the hot swap.
         failure: Option<String>,
     },
-    /// The new graph has been installed. Node indices in later events refer to it.
+    /// A hot swap has installed its new graph. Node indices in later events refer to the new graph.
     Changed,
-    /// Final counts of a source: its input, and the blocks that it lost.
+    /// Final counts of a source: the input that it observed, and the blocks that it lost.
     SourceCounts {
         /// Node number of the source.
         planned: usize,
@@ -84,14 +86,14 @@ pub enum SpaceEvent {
         /// Blocks lost before they reached the path: each location of a loss, and the number of
         /// blocks lost there, which is `None` if unknown.
         dropped: Vec<(String, Option<u64>)>,
-        /// Ranges of block numbers that the source lost, by location of the loss; only where they
-        /// are known.
+        /// Numbers of the blocks that the source lost, as ranges, by location of the loss. Contains
+        /// only losses whose numbers are known.
         missing: Vec<(String, LossRanges)>,
         /// Note of the source for the user, and a flag that is true if the note is a warning;
         /// `None` without a note.
         remark: Option<(String, bool)>,
     },
-    /// Final counts of a program's input.
+    /// Final counts of the blocks that a program (`exec`) received as input.
     ProgramCounts {
         /// Node number of the program.
         planned: usize,
@@ -102,7 +104,7 @@ pub enum SpaceEvent {
     },
 }
 
-/// The recorder of a space's events.
+/// The recorder of a space's events. The implementor decides how the events are stored.
 pub trait Journal: fmt::Debug + Send {
     /// Records an event other than [`SpaceEvent::Pull`].
     fn event(&mut self, event: &SpaceEvent);
@@ -110,11 +112,11 @@ pub trait Journal: fmt::Debug + Send {
     /// Records a [`SpaceEvent::Pull`] and the source's blocks.
     fn pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>);
 
-    /// Flushes buffered events. Called before the space sleeps.
+    /// Writes buffered events to the record. Called before the space sleeps.
     fn flush(&mut self);
 }
 
-/// The reader of the recorded events of one space.
+/// The reader of one space's recorded events. A replaying space repeats these events.
 pub trait EventReader: fmt::Debug + Send {
     /// Removes and returns the next event. Returns `None` at the end of the record, or if the event
     /// is damaged.
@@ -134,16 +136,16 @@ pub trait EventReader: fmt::Debug + Send {
     /// not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
-    /// Reads the entries at the end of a run or of a hot swap: final counts, and the number of
-    /// blocks that the sinks may still accept under the limit on delivered blocks (`-c`). Returns
-    /// this number and, if the counts differ from those of the replay, a description of the
-    /// difference.
+    /// Reads the entries that follow the end of a run or of a hot swap. They contain final counts,
+    /// and the number of blocks that the sinks may still accept under the limit on delivered blocks
+    /// (`-c`). Returns this number. If the recorded counts differ from those of the replay, also
+    /// returns a description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount emitted by the source with node number `planned`.
     fn add_emitted(&self, planned: usize, amount: Amount);
 
-    /// Reports the event that was read last as invalid; `what` describes the defect.
+    /// Reports that the event read last is invalid. `what` describes the defect.
     fn report_invalid(&mut self, what: &str);
 
     /// Returns the first defect found in the record, if any.
@@ -152,15 +154,16 @@ pub trait EventReader: fmt::Debug + Send {
     /// Reports that the record ends before the end of the recorded run.
     fn note_truncated(&self);
 
-    /// Decides how a space proceeds when it reaches the recorded hot swap with this number.
-    /// `requested` is true if the thread that replays the swap has asked to borrow the space.
+    /// Decides how a space proceeds when it reaches a recorded hot swap. `number` is the sequence
+    /// number of the swap. `requested` is true if the thread that replays the swap has asked to
+    /// borrow the space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
-    /// Returns the state shared by the spaces of this replay.
+    /// Returns the state that the spaces of a replay share, for this space.
     fn replay_state(&self) -> ReplayState;
 }
 
-/// A decision about a space that has reached a recorded hot swap.
+/// A decision how a replaying space proceeds at a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SwapDecision {
     /// Wait until the thread that replays the hot swap asks to borrow the space.
@@ -169,7 +172,7 @@ pub enum SwapDecision {
     TakePart,
     /// End, because the record does not contain the hot swap with this number.
     End,
-    /// Fail, because the hot swap was not possible. Contains the reason.
+    /// Fail, because the recorded hot swap was not possible in the replay. Contains the reason.
     Failed(String),
 }
 
@@ -223,12 +226,12 @@ impl EventPort {
         }
     }
 
-    /// Records that blocks were taken from a ring.
+    /// Records that the space took `count` blocks from the ring that enters the graph at `node`.
     pub(super) fn import(&mut self, node: NodeId, now: Time, count: usize) {
         self.event(|| SpaceEvent::Import { node, now, count });
     }
 
-    /// Records the end of the run.
+    /// Records that the run of the space ends.
     pub(super) fn finish(&mut self, now: Time, failure: Option<&PathFailure>) {
         self.event(|| SpaceEvent::Finish { now, failure: failure.map(ToString::to_string) });
     }

@@ -16,8 +16,8 @@ use buffer::Fault;
 use filter::LANES;
 
 impl LocalGraph {
-    /// Emits the next part of the final output. Returns false if nothing was emitted, either
-    /// because the join must wait for a replica or because no output remains.
+    /// Emits the next part of the final output of a replica chain. Returns false if nothing was
+    /// emitted, because the join must wait for a replica or because no output remains.
     pub(super) fn merge_final_output(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         let Some((way, place, end)) = lowest_remote_position(gather)? else { return Ok(false) };
         let mut final_sessions = match gather.final_sessions.take() {
@@ -47,7 +47,8 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Begins the shutdown of the replica in this space.
+    /// Begins the shutdown of the replica in this space. Returns the sessions that remain to be
+    /// ended.
     fn begin_local_shutdown(&mut self, gather: &ReplicaJoin) -> FinalSessions {
         self.pass.end = gather.progress.end_sequence_number();
         let live = self.wall_clock_time();
@@ -55,9 +56,9 @@ impl LocalGraph {
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position of the next session of the replica in this space. If the current filter
-    /// has no more sessions, starts ending the sessions of the next filter. Returns `None` if no
-    /// filter has any more sessions.
+    /// Returns the position, in the final output, of the next session of the replica in this space.
+    /// A filter without further sessions is followed by the next filter of the chain. Returns
+    /// `None` if no filter has any more sessions.
     fn next_local_position(
         &mut self,
         final_sessions: &mut FinalSessions,
@@ -80,7 +81,7 @@ impl LocalGraph {
         }
     }
 
-    /// Ends the next session of the replica in this space, and passes the session's output through
+    /// Ends the next session of the replica in this space. The session's output then passes through
     /// the graph.
     fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
         let Some((at, leaving)) = &mut final_sessions.current else { return };
@@ -90,11 +91,10 @@ impl LocalGraph {
     }
 }
 
-/// Compares the positions of the next blocks of the replicas in other spaces. Returns the index of
-/// the replica with the lowest position, that position, and the second lowest position. A position
-/// that does not exist, because too few replicas have output left, is
-/// [`FINAL_OUTPUT_POSITION_MAX`]. Returns `None` if the ring of a replica is empty, but the replica
-/// has not ended.
+/// Finds the replica in another space whose next block comes first in the final output. Returns the
+/// index of this replica, the position of its next block, and the second lowest position of a next
+/// block. A position is [`FINAL_OUTPUT_POSITION_MAX`] if too few replicas have output left. Returns
+/// `None` if a replica that has not ended has put no block into its ring.
 fn lowest_remote_position(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, FinalOutputPosition, FinalOutputPosition)>, Fault> {

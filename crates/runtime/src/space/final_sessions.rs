@@ -1,33 +1,34 @@
-//! The remaining sessions of the replica that runs in the space of the join.
+//! The sessions that a replica in the space of the join has not ended yet.
 
 use super::arc::NodeId;
 use super::node::{Node, Operator};
 use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
-/// Position of a block in the final output: the number, counted from 1, of the emitting filter, and
-/// the rank of the emitting session ([`super::replica_shutdown`]).
+/// Position of a block in the final output of a replica chain. The position consists of the number
+/// of the emitting filter, counted from 1, and the rank of the emitting session
+/// ([`super::replica_shutdown`]).
 pub(super) type FinalOutputPosition = (u32, u32);
-/// The end position, which follows the positions of all blocks.
+/// A position that follows the positions of all blocks in the final output.
 pub(super) const FINAL_OUTPUT_POSITION_MAX: FinalOutputPosition = (u32::MAX, u32::MAX);
 
 /// The sessions that the replica in the join's space has not ended yet.
 #[derive(Debug)]
 pub(crate) struct FinalSessions {
-    /// Filters that have not begun to end their sessions, in reverse topological order: the last
-    /// one in the list is next.
+    /// Filters that have not begun to end their sessions, in reverse topological order. The last
+    /// filter in the list is next.
     pub(super) filters: Vec<NodeId>,
     /// Node of the filter that is ending its sessions, and the remaining sessions; `None` between
     /// two filters.
     pub(super) current: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
-    /// Time on the path's clock at the shutdown, in nanoseconds.
+    /// Time of the replica's shutdown on the path's clock, in nanoseconds.
     pub(super) now: Time,
 }
 
 impl FinalSessions {
-    /// Collects the replicated stream filters among `nodes`, which will end at time `now`. `order`
-    /// is the topological order of the nodes.
+    /// Collects the replicated stream filters among `nodes`. Their sessions will end at time `now`.
+    /// `order` is the topological order of the nodes.
     pub(super) fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
         let lets_out = |at: &NodeId| {
             let node: &Node = &nodes[*at];
@@ -37,7 +38,7 @@ impl FinalSessions {
         Self { filters, current: None, step: 0, now }
     }
 
-    /// Returns true if all sessions have been ended.
+    /// Returns true if all sessions of the replica have been ended.
     pub(super) fn has_ended(&self) -> bool {
         self.filters.is_empty() && self.current.is_none()
     }

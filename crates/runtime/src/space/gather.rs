@@ -1,5 +1,5 @@
-//! The inputs of a replica chain ([`crate::replicas`]): the input of a replica, and the join, which
-//! takes batches from all replicas in input order.
+//! The inputs of a replica chain ([`crate::replicas`]). One input passes dispatched batches to the
+//! replica in this space; the join takes batches from all replicas in input order.
 
 use super::arc::NodeId;
 use super::graph::LocalGraph;
@@ -15,7 +15,7 @@ use buffer::crossing::Batch as RingBatch;
 use filter::{BatchMemory, LANES};
 
 impl Space {
-    /// Takes at most one batch of the blocks dispatched to the replica in this space, and passes it
+    /// Takes at most one batch that the dispatcher sent to the replica in this space, and passes it
     /// through the graph. `i` is the index of the replica's input in the space.
     pub(super) fn walk_dispatched_batch(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
@@ -67,8 +67,9 @@ impl Space {
         }
     }
 
-    /// Passes the next joined batch through the graph or, after the last batch, a part of the
-    /// replicas' final output. `i` is the index of the join among the inputs of the space.
+    /// Passes the next batch from the replicas through the graph. After the last batch, passes a
+    /// part of the replicas' final output instead. `i` is the index of the join among the inputs of
+    /// the space.
     pub(super) fn join_replicas(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Join(gather) = &mut self.inputs.list[i] else { return };
         if gather.ended {
@@ -98,8 +99,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
-    /// Notifies each dispatcher in this space that the local replica has finished its batches or,
-    /// if `ends` is true, that the replica has ended.
+    /// Notifies each dispatcher in this space that the local replica has finished its batches. If
+    /// `ends` is true, the notification says that the replica has ended.
     pub(super) fn report_local_replica_finished(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
@@ -113,8 +114,8 @@ impl Space {
 }
 
 impl LocalGraph {
-    /// Joins the next batch or, after the last batch, a part of the final output. Returns true if
-    /// blocks were passed through the graph.
+    /// Joins the next batch of the replicas. After the last batch, emits a part of their final
+    /// output instead. Returns true if blocks were passed through the graph.
     fn join_next_batch(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // Read before the batch id: once the chain is closed, no further batch follows.
         let closed = gather.progress.is_closed();
@@ -162,10 +163,10 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Passes the blocks of several rings through the graph together. The blocks of each ring enter
-    /// at the ring's node. `nodes` contains the node of each ring. `last` is true if the rings
-    /// supply the last blocks of a batch; filters whose timers have expired are then called, as
-    /// after any batch in a path without replicas.
+    /// Passes the blocks of several rings through the graph in one walk. The blocks of each ring
+    /// enter at the node in `nodes` that corresponds to the ring. `last` is true if these blocks
+    /// complete a batch; expired timers are then served, as after any batch in a path without
+    /// replicas.
     pub(super) fn walk_ring_batches(
         &mut self,
         all: &[RingBatch<'_>],

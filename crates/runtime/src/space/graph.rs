@@ -1,4 +1,5 @@
-//! The graph of a space, with the memory and state that a walk uses.
+//! The graph of a space. It includes the memory and state for walks, each of which passes one batch
+//! through the graph.
 
 use super::Clock;
 use super::memory::Memory;
@@ -11,7 +12,8 @@ use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
 use filter::{Columns, Time};
 
-/// The nodes of a space, with the memory, clock and pass state that a walk uses.
+/// The nodes of a space, with the memory, clock and pass state for walks. A walk passes one batch
+/// through the graph.
 #[derive(Debug)]
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
@@ -28,8 +30,8 @@ pub(crate) struct LocalGraph {
 }
 
 impl LocalGraph {
-    /// Runs a walk that begins with `act`. Then alternates between deferred edits and the
-    /// continuation of the walk, until no block is in flight. `imported` contains the ring batches
+    /// Runs a walk that begins with `act`. If the walk pauses for a deferred edit, makes the edit
+    /// and continues the walk, until no block is in flight. `imported` contains the ring batches
     /// that the walk reads.
     pub(super) fn walk(
         &mut self,
@@ -57,7 +59,8 @@ impl LocalGraph {
         walk.pause()
     }
 
-    /// Calls the filters whose timers have expired.
+    /// Calls the filters whose timers have expired at time `now`. Passes their output through the
+    /// graph.
     pub(super) fn tick(&mut self, now: Time, imported: &[RingBatch<'_>]) {
         if self.nodes.iter().any(|node| node.wake.is_some()) {
             self.walk(now, imported, |walk| walk.tick());
@@ -76,7 +79,8 @@ impl LocalGraph {
         sys::clock::monotonic_ns().wrapping_add(self.epoch)
     }
 
-    /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.
+    /// Ends a pass over the inputs. No block is borrowed any more, so the pools may reuse unpinned
+    /// memory.
     pub(super) fn end_pass(&mut self) {
         self.intakes.iter_mut().for_each(Pool::end_pass);
         self.work.end_pass();

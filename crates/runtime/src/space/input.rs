@@ -6,13 +6,13 @@ use super::join_state::{LocalReplica, ReplicaJoin};
 use crate::ring::Import;
 use filter::BatchMemory;
 
-/// The inputs of a space, with the memory for a batch of blocks.
+/// The inputs of a space, and reusable memory for the next batch of blocks.
 #[derive(Debug)]
 pub(super) struct InputSet {
     pub(super) list: Vec<Input>,
-    /// Maximum number of blocks per batch.
+    /// Maximum number of blocks that a source or ring supplies in one batch.
     pub(super) batch_max: usize,
-    /// Memory of an earlier batch, for reuse by the next batch; `None` while a batch occupies the
+    /// Memory of an earlier batch, for reuse by the next batch; `None` while a batch uses the
     /// memory.
     pub(super) spare: Option<BatchMemory>,
 }
@@ -33,7 +33,7 @@ pub enum Input {
         node: NodeId,
         /// Reading end of the ring.
         import: Import,
-        /// True if the writer has closed the ring and every entry has been taken.
+        /// True if the ring's writer has closed it and the space has taken every entry.
         ended: bool,
     },
     /// A ring from the dispatcher to the replica in this space.
@@ -42,9 +42,9 @@ pub enum Input {
         node: NodeId,
         /// Reading end of the ring.
         import: Import,
-        /// True if the writer has closed the ring and every entry has been taken.
+        /// True if the dispatcher has closed the ring and the space has taken every entry.
         ended: bool,
-        /// Index and progress of the replica.
+        /// State of the replica: its index in the chain, and the progress of the chain.
         own: LocalReplica,
     },
     /// The rings from all replicas to the join in this space.

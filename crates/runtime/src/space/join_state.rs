@@ -7,17 +7,17 @@ use crate::ring::Import;
 use buffer::Fault;
 use std::sync::Arc;
 
-/// Counter names of a join. `late` counts blocks that arrived after their batch was joined.
+/// Names of a join's counters. `late` counts blocks that arrived after their batch was joined.
 pub const JOIN_COUNTERS: &[&str] = &["late"];
 
 /// The state of a replica, kept by the space that runs the replica.
 #[derive(Debug)]
 pub struct LocalReplica {
-    /// Progress of the chain, shared by the dispatcher, the replicas and the join.
+    /// Progress of the replica chain, shared by the dispatcher, the replicas and the join.
     pub progress: Arc<ReplicaProgress>,
     /// Index of the replica in its chain, from 0.
     pub number: usize,
-    /// Id of the last batch received.
+    /// Id of the last batch that the replica has received from the dispatcher.
     pub last_batch_id: u64,
 }
 
@@ -32,23 +32,23 @@ impl Drop for LocalReplica {
 #[derive(Debug)]
 pub struct ReplicaJoin {
     pub(super) progress: Arc<ReplicaProgress>,
-    /// One input per replica, in index order.
+    /// Inputs of the join: one for each replica, in the order of replica indices.
     pub(super) inputs: Vec<ReplicaInput>,
-    /// Node at which the inputs join.
+    /// Node at which the blocks of all replicas enter the graph together.
     pub(super) node: NodeId,
-    /// True if the blocks of one batch may be divided among several replicas.
+    /// True if the dispatcher may divide the blocks of one batch among several replicas.
     pub(super) splits_batches: bool,
-    /// Lowest batch id that has not been joined.
+    /// Id of the current batch: the lowest id of a batch that has not been joined.
     pub(super) batch_id: u64,
-    /// True if the beginning of the current batch has been forwarded.
+    /// True if a first part of the current batch has already been forwarded.
     pub(super) is_partial: bool,
     /// Remaining sessions of the replica in this space; `None` until its input has ended.
     pub(super) final_sessions: Option<FinalSessions>,
     pub(super) ended: bool,
 }
 
-/// The ring through which the join receives the blocks of one replica. For the replica in the
-/// join's own space, this is the ring from the dispatcher.
+/// The ring through which a join receives the blocks of one replica. If the replica runs in the
+/// join's own space, this is the ring from the dispatcher to the replica.
 #[derive(Debug)]
 pub struct ReplicaInput {
     /// Node at which the ring's blocks enter the graph.
@@ -72,9 +72,9 @@ pub(super) struct BatchShare {
     /// True if the counted entries fill so much of the ring that the replica may be waiting for
     /// room. A full ring wakes its writer only once at least half of it is free.
     may_block: bool,
-    /// Sequence number of the last counted entry; 0 if no entry is counted.
+    /// Sequence number of the last entry that is counted; 0 if no entry is counted.
     last_seq: u32,
-    /// Number of counted entries that arrived after their batch was joined.
+    /// Number of counted entries that arrived only after their batch had been joined.
     pub(super) late: u64,
 }
 
@@ -116,9 +116,8 @@ impl ReplicaJoin {
     }
 
     /// Returns, for each input, the number of entries of the current batch that may be forwarded
-    /// now. The caller must then take the counted entries from the rings. Returns an empty list, or
-    /// counts of 0, if the join must wait for a replica, and then records the id of the awaited
-    /// batch.
+    /// now. The caller must then take the counted entries from the rings. If the join must wait for
+    /// a replica, returns an empty list or counts of 0, and records the id of the awaited batch.
     ///
     /// A replica that waits for room in its ring finishes its batch only if the join takes entries.
     /// The entries in each ring are in sequence order, so the entries up to the lowest of the
@@ -150,7 +149,7 @@ impl ReplicaJoin {
         Ok(shares)
     }
 
-    /// Makes the batch after the current one the next batch to join.
+    /// Advances the join to the next batch.
     pub(super) fn advance(&mut self) {
         self.batch_id = next_batch_id(self.batch_id);
         self.is_partial = false;
@@ -194,8 +193,8 @@ impl ReplicaInput {
         Ok(share)
     }
 
-    /// Reduces `share` to the entries of the batch `batch_id` with sequence numbers up to and
-    /// including `until`.
+    /// Removes from `share` the entries of the batch `batch_id` whose sequence numbers exceed
+    /// `until`.
     fn limit_batch_share(
         &mut self,
         share: &mut BatchShare,

@@ -8,13 +8,14 @@ use super::node::{Node, Operator};
 /// the same for the path's lifetime, unlike an index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// The node of the request with this number; for a program, the node that writes its input.
+    /// A node of the request, by node number. For a program, this is the node that writes its
+    /// input.
     Node(usize),
     /// The node that reads the output of the program with this node number.
     ProgramOutput(usize),
-    /// The writing end of the ring for the edge with this number.
+    /// The node at the writing end of a ring, by the number of the ring's edge.
     Export(usize),
-    /// The reading end of the ring for the edge with this number.
+    /// The node at the reading end of a ring, by the number of the ring's edge.
     Import(usize),
 }
 

@@ -15,7 +15,7 @@ use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
 use filter::{Batch, BatchMemory, Block, FillFn, Gateway, OldBytes, PinId};
 
-/// Pools of a space during one walk.
+/// The pools of a space and the ring batches that one walk reads.
 pub(crate) struct Memory<'a> {
     pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
@@ -59,8 +59,8 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Copies a block of another space to the pool `work`, and pins the copy. Returns a hole
-    /// unchanged. Returns `None` if no memory is available.
+    /// Copies a block that belongs to another space into the pool `work`, and pins the copy.
+    /// Returns a hole unchanged. Returns `None` if the pool has no memory.
     pub(crate) fn copy_foreign_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
@@ -73,8 +73,9 @@ impl<'a> Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
     }
 
-    /// Returns the index and the pool of the intake that contains a block, if the block can be held
-    /// there without a copy. Returns `None` if the block must be copied to the pool `work`.
+    /// Finds the intake that contains a block, if the block can be held there without a copy.
+    /// Returns the index of the intake and its pool. Returns `None` if the block must be copied to
+    /// the pool `work`.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_mostly_pinned(pool);
         (0..WORK_POOL)
@@ -169,8 +170,8 @@ impl<'a> Gateway<'a> for Memory<'a> {
 /// A resolver of rich pointers to frame bytes. It caches the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
     last_segment: Segment<'a>,
-    /// A function that returns the segment containing a frame. Its arguments are the block's index
-    /// and the frame's rich pointer.
+    /// Function that returns the segment that contains a frame. Its arguments are the block's index
+    /// in the batch and the frame's rich pointer.
     segment: F,
 }
 
@@ -179,8 +180,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { last_segment: Segment::default(), segment }
     }
 
-    /// Creates a batch from the columns in `room`. Looks up only one segment if it contains all
-    /// frames, as is usual.
+    /// Creates a batch from the columns in `room`. Resolves all frames with a single lookup if one
+    /// segment contains them, as is usual.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.last_segment = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
@@ -207,8 +208,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     }
 }
 
-/// Copies the bytes before and after the view from the old frame to `room`, so that the offsets in
-/// the marks stay valid. Fills the range of the view with zeros.
+/// Copies the bytes before and after a block's view from the block's old frame to its new frame,
+/// `room`. The offsets in the marks thus stay valid. Fills the range of the view with zeros.
 fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());
     let to = from.saturating_add(block.length() as usize).min(old.len());

@@ -96,7 +96,8 @@ pub const GENERAL_INTAKE: usize = 0;
 /// One thread's part of a path: its graph, memory, inputs and ports.
 #[derive(Debug)]
 pub struct Space {
-    /// Name of the space in `explain` and in pins, for example `thread0`.
+    /// Name of the space, by which `explain` and pins in a request refer to it, for example
+    /// `thread0`.
     pub name: String,
     /// CPU to which the thread is pinned, or `None` if it is not pinned.
     pub processor: Option<usize>,
@@ -104,7 +105,7 @@ pub struct Space {
     inputs: InputSet,
     programs: Programs,
     accounts: Accounts,
-    /// True if at least one filter publishes its state.
+    /// True if at least one filter of the space publishes its state to other processes.
     publishes: bool,
     /// True if writers outside the path add blocks to the output of a node.
     has_writers: bool,
@@ -117,14 +118,14 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::position_request_count`] when the space last stored the positions of its
-    /// sources.
+    /// Number of the latest position request ([`Control::position_request_count`]) that the space
+    /// has answered by storing the positions of its sources.
     answered_requests: u32,
     commands: CommandReceiver,
-    /// Pending request to lend the space before its next pass, if any.
+    /// Pending request to borrow the space before its next pass, if any.
     borrow: Option<BorrowRequest>,
     doorbell: Arc<Doorbell>,
-    /// Port that records or replays the run.
+    /// Port through which the space records or replays its events.
     events: EventPort,
     /// Registration with the stall detector in a replay; otherwise `None`. Dropped last.
     stall: Option<StallRegistration>,
@@ -136,7 +137,8 @@ impl Ports {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Makes the exports among `nodes` report a full ring in the space's status.
+    /// Connects the writing ends of rings among `nodes` to the status of the space. They report
+    /// there while their ring is full.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
@@ -147,12 +149,12 @@ impl Ports {
     }
 }
 
-/// The counters of a space, except the counters of its current nodes.
+/// The counters of a space, apart from the counters that its current nodes keep.
 #[derive(Debug, Default)]
 struct Accounts {
-    /// Counters of removed nodes, edges and rings.
+    /// Final counters of the nodes, edges and rings that hot swaps have removed.
     retired: RetiredCounters,
-    /// Number of hot swaps.
+    /// Number of hot swaps that this space has taken part in.
     swaps: u64,
     /// Total time asleep, in nanoseconds.
     asleep_ns: u64,
@@ -161,20 +163,20 @@ struct Accounts {
 /// The programs that exchange blocks with a space.
 #[derive(Debug)]
 struct Programs {
-    /// Nodes of the path that still accept blocks.
+    /// Record of which nodes of the path still accept blocks.
     demand: Arc<Demand>,
     /// Nodes that write the input of programs (`exec`) that have not exited. The flag is true once
     /// the node is marked as closed in [`Demand`].
     inputs: Vec<(arc::NodeId, bool)>,
-    /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
-    /// removed.
+    /// Nodes that exchanged blocks with programs (`exec`) until a hot swap removed the nodes. They
+    /// wrote the input or read the output of the programs.
     removed: Vec<Node>,
 }
 
 /// Components of a new space.
 #[derive(Debug)]
 pub struct SpaceParts {
-    /// Name of the space in `explain` and in pins.
+    /// Name of the space, by which `explain` and pins in a request refer to it.
     pub name: String,
     /// Nodes of the graph.
     pub nodes: Vec<Node>,
@@ -186,7 +188,7 @@ pub struct SpaceParts {
     pub work: Pool,
     /// Inputs of the space.
     pub inputs: Vec<Input>,
-    /// Control shared by the spaces of the path.
+    /// Control through which other threads stop the spaces of the path and query them.
     pub control: Arc<Control>,
     /// Doorbell on which the space sleeps.
     pub doorbell: Arc<Doorbell>,
@@ -206,15 +208,15 @@ pub struct SpaceOptions {
     pub count_limit: Option<Arc<CountLimit>>,
     /// True if the time spent in each filter is measured.
     pub timed: bool,
-    /// True if every edit is made in a copy.
+    /// True if filters always edit a copy of a block, never the block in place.
     pub copies: bool,
     /// Maximum number of blocks per batch.
     pub batch_max: usize,
-    /// Nodes of the path that still accept blocks, shared by its spaces.
+    /// Record of which nodes of the path still accept blocks, shared by the path's spaces.
     pub demand: Arc<Demand>,
-    /// Port that records or replays the run.
+    /// Port through which the space records or replays its events.
     pub events: EventPort,
-    /// Observer that traces blocks; `None` if blocks are not traced.
+    /// Observer that traces blocks through the space; `None` if blocks are not traced.
     pub tracer: Option<Box<dyn Observer>>,
 }
 

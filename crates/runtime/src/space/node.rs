@@ -16,9 +16,10 @@ use filter::{Amount, Counts, Filter, Holds, Time};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
-    /// Operator of the node.
+    /// Operator of the node: the filter, source, sink or other part that processes or transfers
+    /// blocks.
     pub operator: Operator,
-    /// Outgoing arcs, in request order.
+    /// Outgoing arcs of the node, in request order.
     pub arcs: Vec<GraphArc>,
     /// Amount taken from each incoming arc. The node counts it independently of the nodes that put
     /// blocks on the arcs.
@@ -32,22 +33,22 @@ pub struct Node {
     pub is_replica: bool,
     /// True if the operator is a filter that writes session numbers into the metadata of blocks.
     pub numbers_sessions: bool,
-    /// True if every filter downstream accepts fragments.
+    /// True if every filter that follows the node accepts fragments of messages.
     pub fragments: bool,
-    /// Counters of the blocks that leave the node, by their fate.
+    /// Counters of the node's output, by the fate of the blocks.
     pub flow: OutputCounters,
-    /// Counts that the filter itself maintains.
+    /// Counters that the filter itself maintains, such as its drop reasons.
     pub counts: Counts,
     /// Due time of the filter's next timer in nanoseconds, or `None` if no timer is set.
     pub wake: Option<Time>,
-    /// Published state of the filter, or `None` if it publishes none.
+    /// State that the filter publishes to other processes; `None` if it publishes none.
     pub published: Option<Box<PublishedState>>,
     /// Blocks that the filter holds.
     pub holds: Holds,
     /// Writers outside the path whose blocks are added to the node's output; `None` if there have
     /// never been any.
     pub writers: Option<Box<WriterPort>>,
-    /// Amount taken from incoming arcs that hot swaps have removed.
+    /// Amount that the node took from incoming arcs that hot swaps have since removed.
     pub taken_before: Amount,
     /// Number of the node, which stays the same across changes to the path.
     pub planned: usize,
@@ -114,10 +115,11 @@ pub struct SourceOperator {
     pub properties: SourceProperties,
     /// True if the source has ended.
     pub ended: bool,
-    /// Gauge of the age of the source's blocks; `None` if it is not measured.
+    /// Gauge of the age of blocks when the source reads them; `None` if the age is not measured.
     pub age: Option<AgeGauge>,
-    /// For each arc of the source that leads to taps instead of a node: the numbers of the kernel
-    /// nodes whose output this arc carries. The arcs to taps are numbered after the arcs to nodes.
+    /// Kernel nodes whose output the source passes to taps, by arc. After its arcs to nodes, a
+    /// source in the kernel may have further arcs that lead only to taps. For each of these arcs,
+    /// the element holds the numbers of the kernel nodes whose output the arc carries.
     pub taps: Vec<Vec<usize>>,
 }
 
@@ -127,7 +129,7 @@ pub struct SinkOperator {
     pub sink: Box<dyn Sink>,
     /// Report of the sink; `None` until it ends.
     pub report: Option<filter::Report>,
-    /// Gauge of the age of the sink's blocks; `None` if it is not measured.
+    /// Gauge of the age of blocks when they reach the sink; `None` if the age is not measured.
     pub age: Option<AgeGauge>,
 }
 
@@ -160,32 +162,32 @@ impl std::fmt::Debug for SinkOperator {
     }
 }
 
-/// Counters of the blocks that leave a node, by their fate.
+/// Counters of the output of a node, by the fate of the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct OutputCounters {
-    /// Number of calls of the filter.
+    /// Number of times that the filter was called.
     pub calls: u64,
-    /// Blocks accepted by at least one arc.
+    /// Blocks that at least one arc accepted.
     pub routed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
     /// Blocks that a sink accepted.
     pub accepted_by_sink: Amount,
-    /// Blocks lost because the filter or the sink failed.
+    /// Blocks lost because the filter or the sink had failed.
     pub failed: Amount,
     /// Blocks dropped because the limit on delivered blocks (`-c`) was reached.
     pub beyond_count: Amount,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
-    /// Numbers of block edits: in place, in a copy, or by a new block.
+    /// Numbers of edits by the filter: in place, in a copy of the block, or by a new block.
     pub edits: EditCounts,
 }
 
 impl OutputCounters {
-    /// Corrects the counters of a sink after its end: of the blocks that reached the sink, the
-    /// amount `written` counts as accepted, and the rest, except the amounts in `dropped`, as
-    /// failed. The caller counts the dropped amounts by reason.
+    /// Corrects the counters of a sink after its end. Of the blocks that reached the sink, the
+    /// amount `written` counts as accepted. The amounts in `dropped` count as neither, because the
+    /// caller counts them by reason. The rest counts as failed.
     pub(super) fn split_accepted_amount(
         &mut self,
         written: Amount,
@@ -234,10 +236,10 @@ impl Node {
         part && !self.has_moved
     }
 
-    /// Returns true if writers can add blocks to the node's output: the node accepts taps, belongs
-    /// to no program, and is not a source that chooses arcs. The blocks of a source that chooses
-    /// arcs have already passed filters elsewhere, for example in the kernel; written blocks would
-    /// bypass these filters.
+    /// Returns true if writers can add blocks to the node's output. Such a node accepts taps,
+    /// belongs to no program, and is not a source that chooses arcs. The blocks of a source that
+    /// chooses arcs have already passed filters elsewhere, for example in the kernel. Written
+    /// blocks would bypass these filters.
     pub(super) fn accepts_writers(&self) -> bool {
         let chooses_arc =
             matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);

@@ -13,17 +13,17 @@ use std::fmt;
 /// An observer of the walks of one space, called in the space's thread. Calls of
 /// [`Observer::before_node`] and [`Observer::after_node`] are nested.
 pub trait Observer: fmt::Debug + Send {
-    /// Called with a batch before a node runs on it.
+    /// Called before a node runs on a batch.
     fn before_node(&mut self, _: &Node, _: &Batch<'_>) {}
 
-    /// Called after the node has run.
+    /// Called after a node has run on a batch.
     fn after_node(&mut self, _: &mut Node, _: Time) {}
 
-    /// Called with the output of a node before it is routed. `wanted` contains the lanes that at
-    /// least one arc accepts.
+    /// Called with the output of a node before the output is routed. `_wanted` contains the lanes
+    /// that at least one arc accepts.
     fn before_routing(&mut self, _: &Node, _: &Batch<'_>, _wanted: LaneMask, _: Time) {}
 
-    /// Returns true if nodes must emit their blocks one at a time.
+    /// Returns true if this observer requires nodes to emit their blocks one at a time.
     fn splits_batches(&self) -> bool {
         false
     }
@@ -75,7 +75,8 @@ impl Observers {
         self.taps.as_deref_mut()
     }
 
-    /// Returns the frames that the taps' histories retain, each with the number of its node.
+    /// Returns the frames that are stored in histories of past output. Each history is paired with
+    /// the number of its node.
     pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.taps.as_ref().map_or_else(Vec::new, |taps| taps.retained_frames())
     }
@@ -86,8 +87,8 @@ impl Observers {
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps on nodes for whose number `is_here` returns false. Removes the tap observer if
-    /// no tap and no stored output remains.
+    /// Ends the taps on nodes that have left the space. `is_here` returns true for the numbers of
+    /// the remaining nodes. Removes the tap observer if no tap and no stored output remains.
     pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);
@@ -100,8 +101,8 @@ impl Observers {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
-    /// Iterates over the active observers. The observer that measures time comes last, so its start
-    /// time excludes the time that the others take.
+    /// Iterates over the active observers. The observer that measures time comes last, so that its
+    /// measurements exclude the work of the other observers.
     fn active_observers(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);

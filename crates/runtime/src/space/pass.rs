@@ -8,7 +8,7 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// The state of a pass. Some fields keep their values across passes.
+/// The state of a pass over the inputs of a space. Some fields keep their values across passes.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// The path's limit on delivered blocks (`-c`); `None` for no limit.
@@ -20,17 +20,17 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write of a sink; `None` after all blocks that arrived at the source during the write
-    /// have been read.
+    /// A sink's latest write, if it took long. `None` once the source has been read up to the
+    /// blocks that arrived during the write.
     pub(crate) stall: Option<SinkStall>,
-    /// True if every edit is made in a copy.
+    /// True if filters always edit a copy of a block, never the block in place.
     pub(crate) copies: bool,
     /// True if the blocks of the current walk carry no bytes, because the sinks use the frames in
-    /// place.
+    /// the intake directly.
     pub(crate) in_place: bool,
     /// True if the space will sleep after this walk unless input arrives.
     pub(crate) last: bool,
-    /// Unused memory of batches, for reuse when an edit is deferred.
+    /// Unused memory of earlier batches. A walk takes it to store a batch whose edit is deferred.
     pub(crate) spare_memories: Vec<BatchMemory>,
     /// Sequence number for blocks that a replica creates without an input block, for example on a
     /// timer ([`crate::replicas`]).
@@ -41,8 +41,8 @@ pub(crate) struct PassState {
     /// Number, counted from 1, of the filter that the replica in this space is ending during its
     /// shutdown ([`super::replica_shutdown`]); 0 before the shutdown.
     pub(crate) step: u32,
-    /// First sequence number after the last batch that the dispatcher of a replica chain has
-    /// dispatched. Valid once the dispatch has ended.
+    /// First sequence number after the last dispatched batch of the replica chain. Valid once the
+    /// dispatcher has dispatched all batches.
     pub(crate) end: u32,
 }
 
@@ -59,8 +59,7 @@ const STALL_NS_MIN: u64 = 20_000_000;
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Stores a sink's write in place of any previous one, if the write took at least
-    /// [`STALL_NS_MIN`].
+    /// Stores a write of a sink as the latest long write, if it took at least [`STALL_NS_MIN`].
     #[inline]
     pub(crate) fn store_long_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
@@ -68,10 +67,10 @@ impl PassState {
         }
     }
 
-    /// Counts `arrived` blocks that a source emitted after a long write of a sink. Returns the
-    /// stall once at least [`STALL_BLOCKS_MIN`] blocks have arrived. Forgets the write when it
-    /// returns the stall, when no blocks arrive, or when `drained` is true because this read has
-    /// emptied the source.
+    /// Counts blocks that a source emitted after a long write of a sink. `arrived` is their number,
+    /// and `drained` is true if reading them has emptied the source. Returns the stall once at
+    /// least [`STALL_BLOCKS_MIN`] blocks have been counted. Forgets the write when it returns the
+    /// stall, when no blocks arrive, or when the source is empty.
     #[cold]
     pub(crate) fn check_stall(&mut self, arrived: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
@@ -95,14 +94,14 @@ impl PassState {
 /// The result of one pass over the inputs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassResult {
-    /// True if an input supplied blocks in this pass, so that the space starts the next pass
-    /// without sleeping.
+    /// True if an input supplied blocks in this pass. The space then starts the next pass without
+    /// sleeping.
     pub(super) moved: bool,
-    /// True if more input may arrive.
+    /// True if at least one input has not ended, so that more blocks may arrive.
     pub(super) open: bool,
     /// Time of day, in nanoseconds, of the next event at a source; `None` if unknown.
     pub(super) until: Option<Time>,
-    /// True if a source or writer has a descriptor on which the space can sleep.
+    /// True if a source or writer has a descriptor on which the space can wait for input.
     pub(super) readable: bool,
 }
 

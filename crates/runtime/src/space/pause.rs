@@ -33,7 +33,7 @@ impl PausedWalk {
         self.batch_memories().next().is_none()
     }
 
-    /// Returns the memory of each batch in flight.
+    /// Returns the memory of every batch in the paused walk.
     pub(crate) fn batch_memories(&self) -> impl Iterator<Item = &BatchMemory> {
         let deferred = self.deferred.iter().map(|edit| &edit.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);
@@ -44,8 +44,8 @@ impl PausedWalk {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Ends the walk and its borrows of block bytes. Returns the remaining work, or `None` if the
-    /// walk is complete.
+    /// Ends the walk, and with it all borrows of block bytes. Returns the remaining work of the
+    /// walk, or `None` if the walk is complete.
     pub(crate) fn pause(self) -> Option<PausedWalk> {
         if self.deferred.is_empty() {
             return None;

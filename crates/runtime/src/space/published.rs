@@ -22,9 +22,9 @@ const ROWS_MAX: usize = 1 << 14;
 pub struct PublishedState {
     table: TableWriter,
     whose: PublishedSessions,
-    /// Monotonic time at which the next update is due, in nanoseconds.
+    /// Monotonic time in nanoseconds at which the table must be updated next under load.
     pub(super) due: u64,
-    /// True if the next update must write all rows.
+    /// True if the next update must write the rows of all sessions, not only the changed rows.
     all_rows: bool,
 }
 

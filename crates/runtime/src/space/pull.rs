@@ -16,9 +16,10 @@ use filter::{Batch, BatchMemory, Time};
 pub(super) struct RingReadLimits {
     /// Maximum number of blocks to take from the ring.
     pub(super) most: usize,
-    /// Time on the path's clock according to the record, in a replay; `None` if the clock is read.
+    /// Recorded time of the read on the path's clock. `None` outside a replay; the clock is then
+    /// read.
     pub(super) now: Option<Time>,
-    /// True if the read ends the pass, so that expired timers are served afterwards.
+    /// True if this is the last read of the pass, so that expired timers are served after it.
     pub(super) last: bool,
 }
 
@@ -95,9 +96,10 @@ impl Space {
         self.graph.pass.last = false;
     }
 
-    /// Passes the blocks in `room`, which the source at node `at` put into the intake `from`,
-    /// through the graph, over the arc `edge` if the source chose one. Then calls the filters whose
-    /// timers have expired, and ends the pass. Returns the blocks' memory for reuse.
+    /// Completes a pass over a source whose batch has been read. The source at node `at` has put
+    /// the blocks in `room` into the intake `from`. Passes the blocks through the graph, over the
+    /// arc `edge` if the source chose one. Then calls the filters whose timers have expired, and
+    /// ends the pass. Returns the blocks' memory for reuse.
     pub(super) fn complete_source_pass(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -119,10 +121,10 @@ impl Space {
         room
     }
 
-    /// Passes the blocks in `room`, which the source at node `at` put into the intake `from`,
-    /// through the graph, over the arc `edge` if the source chose one. If `last` is true, no
-    /// further blocks follow in this pass, and the filters whose timers have expired are then
-    /// called. Returns the blocks' memory for reuse.
+    /// Passes the blocks of a source through the graph. The source at node `at` has put the blocks
+    /// in `room` into the intake `from`. The blocks take the arc `edge` if the source chose one. If
+    /// `last` is true, no further blocks follow in this pass; the filters whose timers have expired
+    /// are then called. Returns the blocks' memory for reuse.
     pub(super) fn walk_pulled_blocks(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),

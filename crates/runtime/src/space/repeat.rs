@@ -167,8 +167,8 @@ impl Space {
         }
     }
 
-    /// Reads the entries after the event that ends a run or a hot swap. Sets the number of blocks
-    /// that the sinks may accept from now on, and fails the path if the recorded final counts
+    /// Reads the entries that follow the recorded end of a run or of a hot swap. Sets the number of
+    /// blocks that the sinks may accept from now on. Fails the path if the recorded final counts
     /// contradict the replay.
     fn apply_closing_entries(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
@@ -180,10 +180,10 @@ impl Space {
         }
     }
 
-    /// Records that a poll found no input. The first call registers the wait with the stall
-    /// detector; `what` describes the wait, and `change` is true if the space waits for a hot swap.
-    /// Later calls fail the path and return true if no space of the replay can make progress any
-    /// more.
+    /// Records that a poll of a replaying space found no input. The first call registers the wait
+    /// with the stall detector. `what` describes the wait, and `change` is true if the space waits
+    /// for a hot swap. If no space of the replay can make progress any more, a later call fails the
+    /// path and returns true.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
@@ -203,7 +203,7 @@ impl Space {
         why.is_some()
     }
 
-    /// Fails the path because the last event of the record is invalid.
+    /// Fails the path because the last event of the record is invalid. `what` describes the defect.
     fn fail_as_invalid_record(&mut self, what: &str) {
         let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is invalid at byte {byte}: {what}")));
@@ -347,9 +347,9 @@ impl Space {
         }
     }
 
-    /// Waits until the ring at input `i` has `count` entries or is closed by its writer. A stopped
-    /// path ends the wait, unless `ends` is true. Returns true if the ring has at least one entry;
-    /// returns false if it has none or if the path fails.
+    /// Waits until the ring at input `i` has `count` entries, or until its writer has closed it. If
+    /// `ends` is false, the wait also ends when the path is stopped. Returns true if the ring has
+    /// at least one entry. Returns false if it has none, or if the path fails.
     fn wait_for_ring_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
@@ -390,7 +390,7 @@ impl Space {
     }
 
     /// Passes the remaining blocks of all rings through the graph at time `now`. Returns true if
-    /// there were any.
+    /// there were any blocks.
     fn drain(&mut self, now: Time) -> bool {
         let mut drained = false;
         for i in 0..self.inputs.list.len() {

@@ -21,7 +21,7 @@ use crate::replicas::{ReplicaProgress, SESSIONLESS_RANK};
 use filter::{Filter, Time};
 
 impl Walk<'_, '_> {
-    /// Ends the filter of a replica: first its sessions one by one, then its state outside
+    /// Ends a filter of a replica. Ends the filter's sessions one by one, then its state outside
     /// sessions.
     pub(super) fn finish_replica(&mut self, at: NodeId) {
         self.pass.step += 1;
@@ -33,8 +33,9 @@ impl Walk<'_, '_> {
         self.call_filter_without_input(at, true, SESSIONLESS_RANK);
     }
 
-    /// Puts the next of the removed sessions, `leaving`, back into its filter, and then ends the
-    /// filter, so that it emits the final output of this session alone.
+    /// Ends one session of a filter from which all sessions have been removed. Takes the next
+    /// session from `leaving` and puts it back into the filter. Then ends the filter, so that it
+    /// emits the final output of this session alone.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -50,9 +51,10 @@ impl Walk<'_, '_> {
 }
 
 impl Space {
-    /// Reads from the shared progress of the replica chain the end of the dispatched sequence
-    /// numbers and the time at which all replicas end. Stores the former and returns the latter.
-    /// Returns `now` if the space is not part of a replica chain.
+    /// Begins the shutdown of a replica. Reads two values from the progress that the replica chain
+    /// shares: the end of the dispatched sequence numbers, which it stores, and the time at which
+    /// all replicas end, which it returns. Returns `now` if the space is not part of a replica
+    /// chain.
     pub(super) fn begin_replica_shutdown(&mut self, now: Time) -> Time {
         let known = self
             .chain_progress()
@@ -95,8 +97,9 @@ impl Space {
         dispatch.or(input)
     }
 
-    /// Forgets the birth sequence numbers of ended sessions once the number of entries exceeds the
-    /// limit of [`SessionBirths`](super::sessions::SessionBirths).
+    /// Forgets the births of ended sessions (the sequence numbers of their first blocks). Does
+    /// nothing until the number of entries exceeds the limit of
+    /// [`SessionBirths`](super::sessions::SessionBirths).
     pub(super) fn prune_session_births(&mut self) {
         if !self.graph.pass.births.is_over_entry_limit() {
             return;

@@ -13,24 +13,25 @@ use std::sync::Arc;
 pub struct SpaceResults {
     /// All nodes of the space, each with its final counters.
     pub nodes: Vec<Node>,
-    /// Blocks and bytes taken from each ring.
+    /// Blocks and bytes that the space took from each of its input rings.
     pub imported: Vec<ImportCounters>,
     /// Failure that ended the space, if any.
     pub failure: Option<PathFailure>,
-    /// Additional counts of a space that ran in the kernel; `None` for a thread.
+    /// Counters that only a space in the kernel has; `None` for a thread.
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes, edges and rings removed by hot swaps.
     pub retired: RetiredCounters,
-    /// Frames that histories retained, each with the number of its node.
+    /// Frames stored in histories of past output. Each history is paired with the number of its
+    /// node.
     pub kept: Vec<(usize, RetainedFrames)>,
-    /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
-    /// removed.
+    /// Nodes that exchanged blocks with programs (`exec`) until a hot swap removed the nodes. They
+    /// wrote the input or read the output of the programs.
     pub removed_programs: Vec<Node>,
 }
 
 impl SpaceResults {
     /// Returns the programs of the space, each with the name of its node. A program occurs twice if
-    /// both of its halves belong to the space.
+    /// the space both writes its input and reads its output.
     pub fn programs(&self) -> impl Iterator<Item = (&str, &Arc<Process>)> {
         let nodes = self.nodes.iter().chain(&self.removed_programs);
         nodes.filter_map(|node| Some((&*node.name, node.process()?)))

@@ -95,8 +95,8 @@ impl Space {
     }
 
     /// Returns one end of the program with node number `number`: the sink that writes the program's
-    /// input, or the source that reads its output. `of` extracts the desired end from a node, and
-    /// returns `None` for all other nodes. Returns `None` if the desired end is in another space.
+    /// input, or the source that reads its output. `of` extracts the end from its node, and returns
+    /// `None` for all other nodes. Returns `None` if the end is in another space.
     pub fn program_endpoint<H>(
         &mut self,
         number: usize,
@@ -131,8 +131,8 @@ impl Space {
     }
 
     /// Returns the counters of the source that receives the output of a kernel program. `first` is
-    /// the node number of the source that the program replaced. Returns `None` if the output enters
-    /// the path in another space.
+    /// the node number of the source under which the ledger reports the kernel program. Returns
+    /// `None` if the output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
@@ -143,8 +143,8 @@ impl Space {
     }
 
     /// Passes the remaining output of an ended kernel program through the graph, without blocking.
-    /// `first` is the node number of the source that the program replaced. Returns true if no
-    /// output remains, if another space receives the output, or if the path has failed.
+    /// `first` is the node number of the source under which the ledger reports the program. Returns
+    /// true if no output remains, if another space receives the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.source_node_and_input(first) else { return true };
         loop {

@@ -118,8 +118,9 @@ impl Space {
         self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
     }
 
-    /// Releases held blocks unless the path has failed, and then ends sinks and rings. If the path
-    /// has failed, or a sink fails when it writes its last data, also stops the path's other spaces.
+    /// Ends the space after its last pass. Releases held blocks unless the path has failed, and
+    /// then ends sinks and rings. Stops the path's other spaces if the path has failed, or if a
+    /// sink fails when it writes its last data.
     pub fn end(mut self) -> SpaceResults {
         self.stop_failed_path();
         // Other spaces may continue, and position requests then use these final counts.
@@ -200,9 +201,9 @@ impl Space {
         pass
     }
 
-    /// Stores how many blocks each source of the space has emitted in the shared
-    /// [`Control`](crate::control::Control). Omits programs that receive input from the path.
-    /// `last` is true if the values are final.
+    /// Stores how many blocks each source of the space has emitted, in the
+    /// [`Control`](crate::control::Control) that the path's spaces share. Omits programs that
+    /// receive input from the path. `last` is true if the values are final.
     pub(super) fn store_source_positions(&mut self, last: bool) {
         self.ports.answered_requests = self.ports.control.position_request_count();
         for input in &self.inputs.list {
@@ -232,7 +233,7 @@ impl Space {
         }
     }
 
-    /// Returns true if a filter's timer has expired at time `now`.
+    /// Returns true if the timer of at least one filter has expired at time `now`.
     fn is_due(&self, now: Time) -> bool {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
@@ -272,8 +273,9 @@ impl Space {
 }
 
 impl Space {
-    /// Publishes changed filter state. If `moved` is true, only filters whose update is due
-    /// publish. Otherwise the space is idle, and all filters publish.
+    /// Publishes the changed state of filters. `moved` is true if the pass has processed blocks;
+    /// only filters whose update is due then publish. Otherwise the space is idle, and all filters
+    /// publish.
     #[cold]
     pub(super) fn publish_filter_states(&mut self, moved: bool) {
         let now = sys::clock::monotonic_ns();

@@ -16,15 +16,15 @@ pub enum Section<N = NodeId> {
     /// A single filter.
     Filter(N),
     /// A chain of filters or expressions. The first step runs on all blocks, and its class set is
-    /// not used. Each later step runs on the blocks whose class from the previous step is in the
-    /// later step's set. The answer of the last step is the answer of the chain.
+    /// not used. A later step runs on a block if its class set contains the class that the previous
+    /// step gave the block. The chain answers as its last step does.
     Chain(Vec<(SelectedClasses, Self)>),
-    /// Conjunction: each part runs on every block that all previous parts answered and whose class
-    /// on entry into the section is in the part's set.
+    /// Conjunction of several parts. A part runs on a block if all previous parts answered the
+    /// block, and if the block's class on entry into the section is in the part's set.
     All(Vec<(SelectedClasses, Self)>),
-    /// Disjunction: each part runs on every block that no previous part answered and whose class on
-    /// entry into the section is in the part's set.
+    /// Disjunction of several parts. A part runs on a block if no previous part answered the block,
+    /// and if the block's class on entry into the section is in the part's set.
     Any(Vec<(SelectedClasses, Self)>),
-    /// Negation: answers the blocks that the operand does not answer.
+    /// Negation: answers exactly the blocks that the contained operand does not answer.
     Not(Box<Self>),
 }

@@ -1,12 +1,13 @@
 //! Moves of sessions from one replica to another, while the dispatcher and the replicas are paused.
 //! [Th §5.4; CONTRACT 15, 16]
 //!
-//! Input: buckets of sessions ([`crate::replicas::balance`]). The filter that numbers the sessions
-//! finds the sessions of a bucket by their keys. The filters downstream of it find them by their
-//! numbers; the filters upstream of it have no sessions. If the sessions were numbered upstream of
-//! the chain, all filters find them by number. The sessions are copied to the other replica with
-//! their held blocks, and then removed from the first one. The moved blocks count as consumed by
-//! the first replica and as made by the other, as when a filter moves to another space.
+//! Input: buckets of sessions ([`crate::replicas::balance`]). A bucket contains the sessions that
+//! the dispatcher assigns to a replica together. The filter that numbers the sessions finds the
+//! sessions of a bucket by their keys. The filters downstream of it find them by their numbers; the
+//! filters upstream of it have no sessions. If the sessions were numbered upstream of the chain,
+//! all filters find them by number. The sessions are copied to the other replica with their held
+//! blocks, and then removed from the first one. The moved blocks count as consumed by the first
+//! replica and as made by the other, as when a filter moves to another space.
 
 use super::Space;
 use super::node::{Node, Operator};
@@ -20,13 +21,13 @@ use std::time::Duration;
 /// The sessions of all filters of a replica, copied for another replica.
 #[derive(Debug, Default)]
 pub struct MovedSessions {
-    /// The state of each filter of the chain, in the order of the chain.
+    /// The saved state of each filter of the replica chain, in the order of the chain.
     filters: Vec<SavedState>,
     /// The session numbers, each with the sequence number of the session's first block.
     births: Vec<(u32, u32)>,
-    /// Number of sessions that moved, counted at the first filter that has them.
+    /// Number of sessions that move, counted at the first filter of the chain that has sessions.
     pub sessions: usize,
-    /// True if the chain contains a filter that determines which sessions belong to a bucket of the
+    /// True if a filter of the chain can determine which sessions belong to a bucket of the
     /// dispatcher.
     are_found: bool,
 }
@@ -40,9 +41,9 @@ impl MovedSessions {
 }
 
 impl Space {
-    /// Returns, for each bucket of sessions, its replica and the number of blocks that the
-    /// dispatcher in this space has sent to it since the last call. Returns `None` if there is no
-    /// dispatcher, or if its sessions cannot move.
+    /// Returns the load of each bucket of sessions: its replica, and the number of blocks that the
+    /// dispatcher in this space has sent to the bucket since the last call. Returns `None` if there
+    /// is no dispatcher, or if its sessions cannot move.
     pub fn take_session_shares(&mut self) -> Option<SessionShares> {
         let at = *self.graph.shape.dispatchers.first()?;
         match &mut self.graph.nodes[at].operator {
@@ -63,8 +64,8 @@ impl Space {
         })
     }
 
-    /// Makes the dispatcher send the buckets in `chosen` to the new replica, which already has
-    /// their sessions.
+    /// Makes the dispatcher send the buckets in `chosen` to another replica. That replica must
+    /// already have the buckets' sessions.
     pub fn reassign_buckets(&mut self, chosen: &SessionMove) {
         let Some(at) = self.graph.shape.dispatchers.first().copied() else { return };
         if let Operator::Dispatch(dispatcher) = &mut self.graph.nodes[at].operator {
@@ -167,9 +168,9 @@ impl Space {
         filters.map(|(at, _)| at).collect()
     }
 
-    /// Returns true if the filter at node `at` determines which sessions belong to a bucket: the
-    /// filter that numbers the sessions or, if they were numbered upstream of the replica chain,
-    /// any filter with sessions.
+    /// Returns true if the filter at node `at` determines which sessions belong to a bucket. This
+    /// is the filter that numbers the sessions. If they were numbered upstream of the replica
+    /// chain, it is any filter with sessions.
     fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
         let node = &mut self.graph.nodes[at];
         match (&mut node.operator, sharing) {

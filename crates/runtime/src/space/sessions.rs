@@ -7,13 +7,15 @@ use std::collections::HashMap;
 /// For each session, the sequence number of its first block, which is called the session's birth.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBirths {
-    /// Sequence number of the first block, by session number.
+    /// Sequence number of the first block of each session, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
-    /// Maximum number of entries in `first_seqs` before the entries of ended sessions are removed.
+    /// Maximum number of entries in `first_seqs`. When it is exceeded, the entries of ended
+    /// sessions are removed.
     pub(super) entries_max: usize,
 }
 
-/// Lower bound of the entry limit, so that a few live sessions do not cause frequent removals.
+/// Minimum of the limit on entries. It prevents frequent removals while there are few live
+/// sessions.
 const SESSION_ENTRIES_LIMIT_MIN: usize = 4096;
 
 impl SessionBirths {
@@ -22,8 +24,8 @@ impl SessionBirths {
         self.first_seqs.extend(begun);
     }
 
-    /// Returns true if the number of entries exceeds the limit. The entries of ended sessions
-    /// should then be removed.
+    /// Returns true if the number of entries exceeds the limit. The caller should then remove the
+    /// entries of ended sessions.
     pub(super) fn is_over_entry_limit(&self) -> bool {
         self.first_seqs.len() > self.entries_max.max(SESSION_ENTRIES_LIMIT_MIN)
     }

@@ -2,15 +2,15 @@
 
 use super::arc::NodeId;
 
-/// The order and roles of the nodes. Does not change while the graph runs.
+/// The order and roles of the nodes in a space's graph. Does not change while the graph runs.
 #[derive(Debug, Default)]
 pub struct GraphShape {
     /// Position of each node in topological order.
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// For each node, true if it is a fork that assigns sequence numbers to blocks: a fork outside
-    /// all branches that are joined further downstream.
+    /// For each node, true if it is a fork that assigns sequence numbers to blocks. Such a fork
+    /// lies outside all branches that are joined further downstream.
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,

@@ -75,10 +75,10 @@ impl Space {
         self.accounts.asleep_ns += sys::clock::monotonic_ns().saturating_sub(begin);
     }
 
-    /// Returns true if the space must wake when readers release memory, because it then has work
-    /// although all of its inputs are empty. All other spaces continue to sleep: if a release woke
-    /// them too, each release would admit one block, whose transfer would wake the reader again,
-    /// and two nearly idle threads would never sleep.
+    /// Returns true if the space must wake when readers release memory. Such a space has work when
+    /// memory is released, although all of its inputs are empty. All other spaces continue to
+    /// sleep. If a release woke them too, it would admit one block, whose transfer would wake the
+    /// reader again, and two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {

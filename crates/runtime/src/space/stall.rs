@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The state shared by the spaces of one replay, and the position of one space in its record.
 #[derive(Clone, Debug)]
 pub struct ReplayState {
-    /// Detector of spaces that wait for each other.
+    /// Detector that finds out when all spaces of the replay wait for each other.
     pub stalls: Arc<StallDetector>,
     /// Byte offset, in the record, of the event that this space read last.
     pub byte: Arc<AtomicU64>,
@@ -34,7 +34,7 @@ pub struct ReplayState {
 /// reclaimed memory.
 const FRUITLESS_POLLS_MIN: u32 = 2;
 
-/// Maximum sleep between two polls.
+/// Maximum time that a waiting space sleeps between two polls.
 pub const POLL_WAIT_MAX: Duration = Duration::from_millis(2);
 
 /// A detector of spaces that wait for each other.
@@ -55,7 +55,7 @@ struct StallState {
 struct SpaceActivity {
     space: Arc<SpaceStatus>,
     doing: Activity,
-    /// True if the space rejects commands. A hot swap that waits for the space then fails instead
+    /// True if the space rejects commands. A hot swap that waits for this space then fails instead
     /// of waiting forever.
     rejects: bool,
 }
@@ -80,7 +80,7 @@ enum Activity {
 /// The activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum SwapThreadActivity {
-    /// The replay has no thread that repeats hot swaps, or no more hot swaps follow.
+    /// The replay repeats no hot swaps, or all of them have been repeated.
     #[default]
     Finished,
     Active,
@@ -88,7 +88,8 @@ enum SwapThreadActivity {
     AwaitsCommand(Arc<SpaceStatus>),
     /// The thread waits until this space has ended.
     AwaitsEnd(Arc<SpaceStatus>),
-    /// The thread waits until this number of spaces have drained their removed rings.
+    /// The thread waits until spaces have drained the rings that the swap removes. Contains the
+    /// number of these spaces.
     AwaitsDraining(usize),
 }
 
@@ -97,12 +98,12 @@ impl StallDetector {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers the thread that replays hot swaps.
+    /// Registers the thread that replays hot swaps with the detector.
     pub fn register_swap_thread(&self) {
         self.state().changer = SwapThreadActivity::Active;
     }
 
-    /// Reports that no more hot swaps follow.
+    /// Reports that no more recorded hot swaps follow.
     pub fn unregister_swap_thread(&self) {
         self.set_swap_thread_activity(SwapThreadActivity::Finished);
     }
@@ -119,7 +120,7 @@ impl StallDetector {
         self.set_swap_thread_activity(SwapThreadActivity::AwaitsCommand(Arc::clone(space)));
     }
 
-    /// Reports that the hot swap waits for the end of this space.
+    /// Reports that the hot swap in progress waits for the end of this space.
     pub fn note_swap_awaits_end(&self, space: &Arc<SpaceStatus>) {
         self.set_swap_thread_activity(SwapThreadActivity::AwaitsEnd(Arc::clone(space)));
     }
@@ -131,7 +132,7 @@ impl StallDetector {
         }
     }
 
-    /// Reports that the thread that replays hot swaps has stopped waiting for a space.
+    /// Reports that the thread that replays hot swaps no longer waits for a space.
     pub fn note_swap_resumed(&self) {
         self.set_swap_thread_activity(SwapThreadActivity::Active);
     }
@@ -142,7 +143,7 @@ impl StallState {
         self.spaces.iter_mut().find(|entry| Arc::ptr_eq(&entry.space, space))
     }
 
-    /// Returns true if no further progress is possible.
+    /// Returns true if no space and no hot swap of the replay can make further progress.
     fn is_stalled(&self) -> bool {
         let waits = |entry: &SpaceActivity| match &entry.doing {
             Activity::Active => false,
@@ -165,7 +166,8 @@ impl StallState {
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Formats the verdict, which lists the event that each space is waiting for.
+    /// Formats the verdict that no further progress is possible. The text lists the event that each
+    /// space is waiting for.
     fn format_verdict(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waiting { what, .. } => Some(what.as_str()),
@@ -202,12 +204,12 @@ impl StallProbe {
         self.byte.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the record covers the entire run.
+    /// Returns true if the replayed record covers the entire run.
     pub const fn is_complete(&self) -> bool {
         self.whole
     }
 
-    /// Reports that the space is about to reject commands.
+    /// Reports that the space rejects commands from now on.
     pub fn report_rejected_commands(&self) {
         let mut state = self.stalls.state();
         if let Some(entry) = state.space_activity(&self.space) {
@@ -251,9 +253,9 @@ impl StallProbe {
         state
     }
 
-    /// Sleeps on `doorbell` until `ready` returns true. `what` describes the wait. Continues to
-    /// wait after a stall verdict: the verdict also ends the awaited space, and `ready` then
-    /// returns true.
+    /// Sleeps on `doorbell` until `ready` returns true. `what` describes the wait. A verdict of the
+    /// stall detector does not end the wait, because the verdict also ends the awaited space;
+    /// `ready` then returns true.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -308,7 +310,7 @@ pub struct StallWait {
 }
 
 impl StallWait {
-    /// Begins a poll. Counts the polls since the last progress of any space.
+    /// Begins a poll of the waiting space. Counts the polls since any space last made progress.
     pub fn begin_poll(&mut self) {
         let progress_count = self.probe.stalls.state().progress_count;
         self.polls = if self.progress_at_poll == progress_count { self.polls + 1 } else { 1 };

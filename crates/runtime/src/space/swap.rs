@@ -19,12 +19,12 @@ use buffer::pool::Pool;
 use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE_SESSION_KEY};
 use std::collections::HashMap;
 
-/// The new graph of a space, with the filters, inputs and pools to install.
+/// The new graph of a space in a hot swap, with the filters, inputs and pools to install.
 #[derive(Debug, Default)]
 pub struct HotSwap {
     /// The new graph, with placeholders for kept nodes.
     pub assembly: Assembly,
-    /// Placeholders, each with the identity of its kept node.
+    /// Placeholders in the new graph, each with the identity of the kept node that it stands for.
     pub kept: Vec<(NodeId, NodeKey)>,
     /// New filters that take over the state of old filters, each with the identity of its node.
     pub renewed: Vec<(NodeKey, Filter)>,
@@ -35,14 +35,15 @@ pub struct HotSwap {
     pub intakes: Vec<Pool>,
     /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
-    /// Numbers of all nodes of the new plan, in all spaces; empty if unknown.
+    /// Numbers of all nodes of the new plan, in any space of the path; empty if unknown.
     pub live: Vec<usize>,
 }
 
 /// The identity of an arc across hot swaps: its start node, its end node, and the number of its
 /// edge.
 type ArcKey = (NodeKey, NodeKey, usize);
-/// Counters of an arc: amounts put, dropped, and taken.
+/// Counters of an arc: the amount put on it, the amounts dropped from it, and the amount taken from
+/// it.
 type ArcCounters = (Amount, EdgeDrops, Amount);
 
 impl Space {
@@ -119,8 +120,8 @@ impl Space {
         Ok(())
     }
 
-    /// Records in the journal that the hot swap with this number set arguments at this point in the
-    /// run.
+    /// Records in the journal that a change set arguments of filters at this point in the run.
+    /// `number` is the sequence number of the change among all hot swaps of the path.
     pub fn record_arguments_set(&mut self, number: u64) {
         self.record_stop_for_swap(number);
         // A reader of the record that sees the change can read all events before it.
@@ -224,9 +225,9 @@ impl Space {
         lost
     }
 
-    /// Installs the inputs of kept nodes, and the new inputs. `old_keys` and `old_names` contain
-    /// the identity and name of each old node, `places` the new nodes of the kept ones. Adds the
-    /// counters of removed rings to the retired counters.
+    /// Installs the inputs of a new graph: the inputs of kept nodes, and the new inputs. `old_keys`
+    /// and `old_names` contain the identity and name of each old node. `places` maps the identity
+    /// of a kept node to its new index. Adds the counters of removed rings to the retired counters.
     fn install_inputs(
         &mut self,
         (old_keys, old_names): (&[NodeKey], &[NodeName]),
@@ -275,7 +276,7 @@ impl Space {
         }));
     }
 
-    /// Returns the counters of every arc, by the identity of the arc.
+    /// Returns the counters of every arc of the graph, by the identity of the arc.
     fn arc_counters(&self) -> HashMap<ArcKey, ArcCounters> {
         let keys = self.node_keys();
         let mut all = HashMap::new();

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::memory::Memfd;
 
-/// Maximum backlog of a tap in bytes.
+/// Maximum number of bytes that wait for a tap's reader.
 pub const BACKLOG_MAX: usize = 8 << 20;
 
 /// The policy for frames that arrive while the backlog of a tap is full.
@@ -34,7 +34,7 @@ pub enum OverrunPolicy {
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.
     ReaderLeft,
-    /// The reader has read nothing for this long.
+    /// The reader has read nothing for the contained time.
     ReaderStalled(Duration),
     /// The backlog was full, and the policy is [`OverrunPolicy::End`].
     BacklogFull,
@@ -78,18 +78,18 @@ impl std::fmt::Display for TapEnd {
 /// The position at which a tap begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapOrigin {
-    /// The oldest block in the history.
+    /// The oldest block that the node's history contains.
     Oldest,
-    /// The oldest block that is at most this many nanoseconds old.
+    /// The oldest block in the node's history that is at most this many nanoseconds old.
     Ago(u64),
-    /// The block with this number in the node's output.
+    /// The block at a position in the node's output. Contains the number of the block.
     Block(u64),
 }
 
 /// Counters of a tap.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TapStats {
-    /// Number of frames sent.
+    /// Number of frames that the tap has sent to its thread.
     pub frames: u64,
     /// Number of frames skipped because the backlog was full, or lost between the kernel and the
     /// tap.
@@ -102,7 +102,7 @@ pub struct TapStats {
     /// Number of messages that the tap truncated or dropped, because they were too long or too many
     /// messages were in progress.
     pub cut: u64,
-    /// Reason why the tap has ended; `None` while it runs.
+    /// Event that ended the tap; `None` while the tap runs.
     pub end_reason: Option<TapEnd>,
 }
 
@@ -116,7 +116,8 @@ pub struct TapStart {
     /// Age of the first block that was taken from the history, in nanoseconds; 0 if no block was
     /// taken from there.
     pub ago_ns: u64,
-    /// True if the path has a history of this node's output.
+    /// True if the path stores a history of this node's output, so that a tap can begin in the
+    /// past.
     pub remembers: bool,
 }
 
@@ -145,11 +146,11 @@ pub struct TapFeed {
     pub(super) records: RecordForm,
     /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
-    /// True if the kernel delivers the blocks of the node.
+    /// True if the kernel delivers the node's output, instead of the node in the space.
     pub(super) in_kernel: bool,
 }
 
-/// The form of the records that the space sends to the tap's thread.
+/// The form of the records that a space sends to the thread of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RecordForm {
     /// Frames as records of a capture.
@@ -176,12 +177,12 @@ impl RecordForm {
 /// A message with records that a space sends to the tap's thread.
 #[derive(Debug)]
 pub(super) struct TapRecords {
-    /// Number of the replica that emitted the blocks.
+    /// Index of the replica that emitted the blocks of these records.
     pub(super) replica: usize,
     pub(super) bytes: Vec<u8>,
 }
 
-/// A value that a tap owns until it has ended.
+/// A value that a tap owns until it has ended, for example a handle whose drop releases a resource.
 struct HeldValue(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
 
 impl std::fmt::Debug for HeldValue {
@@ -196,7 +197,7 @@ pub(super) struct TapState {
     pub(super) is_merged: bool,
     /// Header of the first frame, with its link type; a capture contains only one link type.
     pub(super) first: OnceLock<FrameHeader>,
-    /// Number of bytes that the thread has not yet put into the output.
+    /// Number of bytes of records that the tap's thread has not yet written.
     pub(super) backlog: AtomicUsize,
     /// Number of bytes that wait in the ring for the reader, and that count as backlog; `None`
     /// without a ring.
@@ -209,7 +210,7 @@ pub(super) struct TapState {
     pub(super) has_ended: AtomicBool,
     /// True once the tap's handle is dropped.
     is_dropped: AtomicBool,
-    /// True once the thread must not wait for the reader any more
+    /// True once the tap's thread must finish without waiting for the reader
     /// ([`Tap::finish_without_waiting`]).
     pub(super) finishes: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
@@ -238,8 +239,8 @@ impl TapEndHandle {
 }
 
 impl TapFeed {
-    /// Declares that the kernel delivers all blocks of the node, so that the blocks of a source are
-    /// not sent twice.
+    /// Declares that the kernel delivers all blocks of the node. The space then does not send the
+    /// blocks of a source a second time.
     pub const fn set_fed_by_kernel(&mut self) {
         self.in_kernel = true;
     }
@@ -354,10 +355,11 @@ impl Tap {
         self.shared.finishes.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the final counters of the tap, and a sealed file with the records that did not fit
-    /// into the pipe; `None` if the pipe contains all records, or if the others were lost. Waits
-    /// for at most `limit` until the records are written. The reader may read the pipe and the file
-    /// at any later time.
+    /// Ends the tap without waiting for its reader, and returns its final counters. Also returns a
+    /// sealed file with the records that did not fit into the pipe; the reader may read the pipe
+    /// and the file at any later time. Returns `None` instead of a file if the pipe contains all
+    /// records, or if the other records were lost. Waits for at most `limit` until the records are
+    /// written.
     pub fn finish(mut self, limit: Duration) -> (TapStats, Option<Memfd>) {
         self.finish_without_waiting();
         let rest = match self.ended.recv_timeout(limit) {

@@ -53,9 +53,9 @@ impl Space {
         lost.sum()
     }
 
-    /// Passes the blocks in `room`, which left a node in the kernel, to the taps of that node, and
-    /// ends the pass. No counter of the path includes these blocks. `tap` is the index of the tap
-    /// at the source node `at`.
+    /// Passes blocks that left a node in the kernel to the taps of that node, and ends the pass.
+    /// The source at node `at` has read the blocks in `room`; `tap` is the index of the tap at this
+    /// source. No counter of the path includes these blocks.
     pub(super) fn feed_taps(
         &mut self,
         (at, intake, tap): (NodeId, usize, usize),

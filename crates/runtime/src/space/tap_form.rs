@@ -28,11 +28,11 @@ pub enum TapForm {
     Json(Box<JsonLines>),
 }
 
-/// The converted records of a tap, and the positions at which the output may be cut.
+/// Records in the output form of a tap, and the positions at which this output may be cut.
 #[derive(Debug, Default)]
 pub(super) struct ConvertedRecords {
     pub(super) bytes: Vec<u8>,
-    /// End offsets of the records in the output; empty for a capture, and if the output may be cut
+    /// End offsets of the records in the output. Empty for a capture, and if the output may be cut
     /// anywhere.
     ends: Vec<usize>,
     /// For a capture, the length in bytes of the pcap file header that precedes the records in this
@@ -41,8 +41,8 @@ pub(super) struct ConvertedRecords {
 }
 
 impl TapForm {
-    /// Appends a copy of a block to the data for the tap's thread. If `bytes_only` is true, copies
-    /// only the bytes in view instead of the frame. Not used for captures.
+    /// Appends a copy of a block to `to`, the data for the tap's thread. If `bytes_only` is true,
+    /// copies only the bytes in view instead of the frame. Not used for captures.
     pub(super) fn copy_block(bytes_only: bool, block: &Block<'_>, to: &mut Vec<u8>) {
         let view = block.bytes();
         let length = u32::try_from(view.len()).unwrap_or(u32::MAX);
@@ -120,8 +120,8 @@ fn for_each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
 /// backward direction. Each session has one message in progress per direction.
 type MessageKey = (u32, u16, bool);
 
-/// A gatherer of messages that have begun but not ended. Fragments of different messages may be
-/// interleaved.
+/// A gatherer of complete messages from the fragments that a tap receives. Fragments of different
+/// messages may be interleaved.
 #[derive(Debug, Default)]
 pub struct MessageGatherer {
     open: BTreeMap<MessageKey, OpenMessage>,
@@ -184,8 +184,8 @@ impl MessageGatherer {
         to.ends.push(to.bytes.len());
     }
 
-    /// Drops the oldest open messages until the number and the total length of open messages are
-    /// within their limits. Counts the dropped messages as cut.
+    /// Makes room for another open message. Drops the oldest open messages until their number and
+    /// total length are within the limits, and counts the dropped messages as cut.
     fn make_room(&mut self) {
         while self.open.len() >= OPEN_MESSAGES_MAX || self.length > OPEN_MAX {
             let Some(oldest) = self.start_order.pop_front() else { return };

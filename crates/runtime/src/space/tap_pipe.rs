@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The writing end of the pipe, or the ring and the socket.
 #[derive(Debug)]
 pub(super) struct TapPipe {
-    /// The pipe, or the socket if there is a ring.
+    /// The tap's pipe, or the socket that accompanies its ring.
     pipe: File,
     ring: Option<TapRingWriter>,
 }

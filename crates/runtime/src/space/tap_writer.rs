@@ -25,7 +25,7 @@ pub(super) struct TapWriter {
     pub(super) shared: Arc<TapState>,
     /// True once the header of a capture has been sent.
     pub(super) header_sent: bool,
-    /// The form in which each replica's blocks are written.
+    /// The form in which the tap writes blocks, for each replica of the node.
     pub(super) forms: Vec<TapForm>,
     /// File with the records that do not fit into the pipe; `None` while the tap waits for its
     /// reader.

@@ -24,9 +24,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the frames of the history, starting at `from`, without regard to the backlog limit.
-    /// For a capture, omits frames whose link type differs from that of the first frame. Returns
-    /// the number of frames sent.
+    /// Sends the frames of a history to the tap, starting at `from`. The backlog limit does not
+    /// apply. For a capture, omits frames whose link type differs from that of the first frame.
+    /// Returns the number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
@@ -38,13 +38,15 @@ impl TapFeed {
         frames
     }
 
-    /// Counts `count` blocks as skipped, because they were lost on their way to the tap.
+    /// Counts `count` blocks as skipped by the tap, because they were lost before they reached it.
+    /// Advances the tap's position past these blocks.
     fn skip(&mut self, count: u64) {
         self.count_skipped_blocks(self.position, count);
         self.position += count;
     }
 
-    /// Counts `count` blocks that the tap skips. `from` is the number of the first one.
+    /// Counts `count` blocks as skipped by the tap. `from` is the number of the first of these
+    /// blocks in the node's output.
     fn count_skipped_blocks(&self, from: u64, count: u64) {
         self.shared.skipped.fetch_add(count, Ordering::Relaxed);
         if count > 0 && !self.shared.is_merged {
@@ -53,8 +55,8 @@ impl TapFeed {
         }
     }
 
-    /// Appends a frame of the history in the tap's form. Returns false if that form cannot contain
-    /// the frame.
+    /// Appends a frame of a history to `to`, in the form of the tap's records. Returns false if
+    /// that form cannot contain the frame.
     fn append_frame(&self, kept: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) -> bool {
         match self.records {
             RecordForm::Capture if !self.accept_link_type(*kept) => return false,
@@ -119,8 +121,8 @@ impl TapFeed {
         true
     }
 
-    /// Returns true if the frame has the capture's link type, which is that of the first frame. For
-    /// the first frame, sends the file header, which precedes the records of all replicas.
+    /// Returns true if a frame has the link type of the capture. The first frame determines this
+    /// link type; for it, sends the file header that precedes the records of all replicas.
     fn accept_link_type(&self, kept: FrameHeader) -> bool {
         let first = self.shared.first.get_or_init(|| {
             self.send_records(history::file_header(kept.link).to_vec());
@@ -138,7 +140,7 @@ impl TapFeed {
     }
 }
 
-/// Taps and histories of a space, each with the number of its node.
+/// The taps and histories of a space, each paired with the number of its node.
 #[derive(Debug, Default)]
 pub struct Taps {
     feeds: Vec<(usize, TapFeed)>,
@@ -232,8 +234,8 @@ impl Taps {
         self.feed(from.planned, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
-    /// Sends blocks to the taps of a node for which `takes` returns true. Removes the selected taps
-    /// that have ended.
+    /// Sends blocks that left a node to those taps of the node for which `takes` returns true.
+    /// Removes the taps among them that have ended.
     fn feed(
         &mut self,
         node: usize,

@@ -11,7 +11,8 @@ use super::pass::PassResult;
 use endpoint::NextTime;
 use filter::Time;
 
-/// The source that provides the next blocks, among the sources that are merged by time.
+/// The source that supplies the next blocks of a space, chosen among the sources that are merged by
+/// time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NextSource {
     /// Index among the inputs of the space.
@@ -34,9 +35,9 @@ impl Space {
         earliest_source(sources)
     }
 
-    /// Takes a batch from the source at node `at` (input `input`, intake `from`). If `next` is
-    /// given, only the source that it names may supply blocks now; does nothing for another source
-    /// that is merged by time.
+    /// Takes a batch from the source at node `at` (input `input`, intake `from`), if it is the turn
+    /// of this source. `next` names the source that supplies the next blocks in time order; if it
+    /// is `None`, or if this source is not merged by time, this source is always read.
     pub(super) fn pull_in_time_order(
         &mut self,
         input: usize,

@@ -24,7 +24,7 @@ use route::count_put_blocks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Maximum number of back edges that a block may follow.
+/// Maximum number of back edges that a block may follow. A back edge is an arc that closes a cycle.
 pub(crate) const HOPS_MAX: u8 = 16;
 /// Maximum number of batches waiting on back edges.
 const CYCLE_BATCHES_MAX: usize = 256;
@@ -40,7 +40,7 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) on_back_edges: Vec<(WaitingBatch<'a>, u8)>,
     /// Batches at editing filters that are deferred until the walk pauses.
     pub(super) deferred: Vec<DeferredEdit>,
-    /// Sequence number that the next fork assigns to its first block.
+    /// Sequence number for the first block of the next fork.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
     /// True if the walk has an observer. Observers are not set or removed during a walk.
@@ -57,14 +57,14 @@ pub(super) struct WaitingBatch<'a> {
 /// A batch that has arrived at the end of an arc.
 struct Arrival {
     to: NodeId,
-    /// Index of the arc among the node's incoming arcs.
+    /// Index of the followed arc among the incoming arcs of the node at its end.
     branch: usize,
     amount: Amount,
 }
 
 /// The result of running a node on a batch.
 pub(super) enum RunResult<'a> {
-    /// The same batch continues, with the lanes that are still live.
+    /// The batch itself continues, with the lanes that are still live.
     Unchanged,
     /// The contained blocks, which the node has emitted, continue instead of the batch.
     Replaced(Output<'a>),
@@ -102,10 +102,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Passes a batch along an arc that its source has chosen. Since no other batch is in flight,
-    /// joins need not wait for other branches. Most output of kernel programs enters the graph
-    /// through this function: the filters after the arc process the frames about which the kernel
-    /// program was unsure.
+    /// Passes a batch along an arc that its source has chosen. Joins need not wait for other
+    /// branches, because no other batch is in flight. Most output of kernel programs enters the
+    /// graph here. The filters after the arc then process the frames about which the kernel program
+    /// was unsure.
     pub(crate) fn walk_chosen_arc(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
@@ -168,10 +168,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Calls a filter without input and passes its output through the graph. Used when the filter's
-    /// timer has expired or, if `last` is true, when the filter ends. The output of a replica gets
-    /// the sequence number `order`. If the node is a section of operands, instead releases all
-    /// blocks that wait in it.
+    /// Calls a filter without input, and passes its output through the graph. The reason for the
+    /// call is an expired timer or, if `last` is true, the end of the filter. If the filter is a
+    /// replica, its output gets the sequence number `order`. If the node is a section of operands,
+    /// instead releases all blocks that wait in the section.
     pub(super) fn call_filter_without_input(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section_blocks(at);

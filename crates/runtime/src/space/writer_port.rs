@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Default)]
 pub struct WriterPort {
     pub(super) writers: Vec<WriterSource>,
-    /// Amount written by writers that have ended.
+    /// Amount that writers had written when they ended.
     ended: Amount,
     /// Losses of writers that have ended, by reason.
     lost: Vec<(DropReason, Amount)>,
@@ -29,14 +29,14 @@ impl WriterPort {
         given.chain(lost).fold(self.ended, |sum, amount| sum + amount)
     }
 
-    /// Returns the blocks and bytes that were accepted from writers but dropped before they left
-    /// the node, by reason. A reason may occur several times.
+    /// Returns the blocks and bytes that the node accepted from writers but dropped before they
+    /// left the node, by reason. A reason may occur several times.
     pub fn lost(&self) -> impl Iterator<Item = (DropReason, Amount)> {
         let open = self.writers.iter().flat_map(|writer| writer.lost());
         self.lost.iter().chain(open).copied()
     }
 
-    /// Counts as lost, for this reason, all bytes that the node has not read from its writers.
+    /// Counts all bytes that the node has not read from its writers as lost, for the reason `why`.
     pub(super) fn discard(&mut self, why: DropReason) {
         self.writers.iter_mut().for_each(|writer| writer.discard(why));
     }

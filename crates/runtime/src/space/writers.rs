@@ -13,7 +13,7 @@ use endpoint::written::WriterSource;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
-/// Reason why a writer was not accepted.
+/// Reason why a space refused to attach a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The space has no node with the requested number that accepts writers.

@@ -10,8 +10,8 @@ use ebpf::emit::{Cmp, Exit, Layers, Scope, UnfitReason, Value};
 use pipeline::ClassSet;
 
 impl Emitter<'_> {
-    /// Emits the edges that leave a step, or the source if `from` is `None`. The emitted code
-    /// continues at `done`. `on` is the state of the block, including its class.
+    /// Emits the edges that leave the step `from`, or the source if `from` is `None`. `on` is the
+    /// state of the block, including its class. The emitted code continues at `done`.
     pub(super) fn emit_outgoing_edges<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -27,8 +27,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Emits the fork after the step `from` (the source if `None`), where all requests take the
-    /// same edges.
+    /// Emits the only fork after the step `from` (the source if `None`): all requests take the same
+    /// edges there.
     fn emit_common_fork<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -79,8 +79,8 @@ impl Emitter<'_> {
     }
 
     /// Emits the forks after the step `from` (the source if `None`), where requests take different
-    /// edges. A taken fork is marked in memory; with marks on the stack, the verifier would explore
-    /// every combination of forks.
+    /// edges. The code marks a taken fork in memory. With marks on the stack, the verifier would
+    /// explore every combination of forks.
     fn emit_separate_forks<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -135,8 +135,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Returns true if a block of this class may take an edge of `fork`, which is a fork after the
-    /// step `from` (the source if `None`).
+    /// Returns true if a block of this class may take an edge of `fork`. The fork follows the step
+    /// `from` (the source if `None`).
     pub(super) fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
         let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
         let exits = self.fused.class_exits(from).filter(|(exit, _)| fork.exits.contains(exit));

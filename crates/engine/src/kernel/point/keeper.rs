@@ -14,12 +14,12 @@ pub trait Keeper: Debug + Send + Sync {
     fn discard(&self, name: &str);
 }
 
-/// Prefix of the names of all persisted descriptors.
+/// Prefix of the names under which descriptors are persisted.
 pub const PERSISTED_PREFIX: &str = "kernel-";
-/// Names of the descriptors that the keeper holds for a point.
+/// Names of the descriptors that the keeper holds for one attach point.
 #[derive(Debug, Default)]
 pub(super) struct StoredDescriptorNames {
     pub(super) names: BTreeSet<String>,
-    /// The number of the latest note.
+    /// The number of the latest note that the keeper holds.
     pub(super) notes: u64,
 }

@@ -9,18 +9,19 @@ use std::os::unix::fs::FileExt as _;
 /// Maximum size of a note in bytes.
 const NOTE_BYTES_MAX: u64 = 4 << 20;
 
-/// Persisted descriptors of an attach point. A key is the name of a descriptor without its prefix,
-/// which consists of `kernel-` and the number of the point's link.
+/// Persisted descriptors of an attach point, by shortened name. The full name begins with `kernel-`
+/// and the number of the point's link; the key lacks this prefix.
 pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
 
-/// The contents of a note: the requests and programs of a point, and final counters.
+/// The contents of the note of an attach point. It lists the point's requests and programs, and the
+/// final counters of removed requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) numbers: u32,
     pub(super) replaced: u64,
     pub(super) frames: u64,
-    /// The requests: number, note of the requester, and counters from programs that no longer run,
-    /// as text.
+    /// The requests of the point. Each consists of a number, the note of the requester, and the
+    /// counters from programs that no longer run, as text.
     pub(super) lines: Vec<(u32, String, String)>,
     /// The programs, oldest first, each with its program id, the fingerprint of its code, and its
     /// request numbers.
@@ -29,8 +30,8 @@ pub(super) struct Note {
     pub(super) left: Vec<(String, String)>,
 }
 
-/// Removes the newest note from the descriptors. Returns its number and its contents, or `None` if
-/// there is no note or the newest one cannot be read.
+/// Removes the newest note from the persisted descriptors of a point. Returns its number and its
+/// contents, or `None` if there is no note or the newest one cannot be read.
 pub(super) fn take_newest_note(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;

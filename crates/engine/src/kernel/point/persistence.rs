@@ -36,14 +36,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sys::bpf::{Link, Map, Program, ProgramRings, RingBuffer};
 
-/// A persisted request, as parsed again after a restart.
+/// A persisted request of an earlier process, as parsed again after a restart.
 #[derive(Debug)]
 pub struct PersistedRequest {
     /// The graph of the request, with default sources and sinks added.
     pub graph: Graph,
     /// The part that runs in the kernel.
     pub part: KernelPart,
-    /// The owner's user id.
+    /// User id of the request's owner.
     pub owner: u32,
 }
 
@@ -66,10 +66,10 @@ pub enum AdoptedStatus {
 }
 
 impl Point {
-    /// Stores the descriptors of this point and a new note in the keeper, for the running program,
-    /// the replaced programs whose counters are not yet collected, and the program `next`, if there
-    /// is one. Then discards stored descriptors that are no longer needed, notes first. Does
-    /// nothing without a keeper.
+    /// Stores the descriptors of this point and a new note in the keeper. They cover the running
+    /// program, the replaced programs whose counters are not yet collected, and the program `next`,
+    /// if there is one. Then discards stored descriptors that are no longer needed, notes first.
+    /// Does nothing without a keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);
@@ -142,9 +142,10 @@ impl Point {
 }
 
 impl AttachPoints {
-    /// Adopts persisted descriptors. `read` parses a requester's note again, or fails if the
-    /// request may no longer run. Returns the adopted requests and, for each point that could not
-    /// be adopted, the reason; the descriptors of such a point are discarded.
+    /// Adopts the persisted descriptors of an earlier process. `read` parses a requester's note
+    /// again; it fails if the request may no longer run. Returns the adopted requests, and the
+    /// reason for each point that could not be adopted. The descriptors of such a point are
+    /// discarded.
     pub fn adopt(
         &self,
         all: Vec<(String, OwnedFd)>,
@@ -333,7 +334,7 @@ impl Point {
 
 impl AttachPoints {
     /// Creates an attach point for a persisted program. If the program observes its owner's
-    /// sockets, adopts their map, `claims`, or creates one if `claims` is `None`.
+    /// sockets, the point gets the persisted map `claims`, or a new map if `claims` is `None`.
     fn restore_point(
         &self,
         (attach, hardened): (&Attach, bool),
@@ -347,7 +348,8 @@ impl AttachPoints {
     }
 }
 
-/// Restores a request from its descriptors. Fails with the reason if one is missing or invalid.
+/// Restores a persisted request from its descriptors. Fails with the reason if a descriptor is
+/// missing or invalid.
 fn restore_request(
     number: u32,
     here: &[AttachedRequest],

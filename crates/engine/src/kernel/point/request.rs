@@ -16,9 +16,9 @@ use sys::steps::{RollbackLog, StepResource};
 /// A request to be attached, with its owner and the tree of its filters.
 #[derive(Clone, Debug)]
 pub(crate) struct NewRequest {
-    /// The owner's user id.
+    /// User id of the request's owner.
     pub(crate) owner: u32,
-    /// Rule that decides which requests may share this request's ring of frames.
+    /// Rule that decides which other requests may share the ring of frames with this one.
     pub(crate) share: Share,
     pub(crate) graph: Arc<Graph>,
     pub(crate) tree: RequestTree,
@@ -33,7 +33,7 @@ pub(crate) struct NewRequest {
     pub(crate) taps: OpenTaps,
     /// The requester's note, which is persisted.
     pub(crate) about: String,
-    /// The allocation log, by which a failure is rolled back.
+    /// The log of allocation steps, which undoes them after a failure.
     pub(crate) steps: RollbackLog,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct NewRequest {
 #[derive(Debug)]
 pub(super) struct AttachedRequest {
     pub(super) number: u32,
-    /// The owner's user id.
+    /// User id of the request's owner.
     pub(super) uid: u32,
     pub(super) graph: Arc<Graph>,
     pub(super) tree: RequestTree,
@@ -51,25 +51,24 @@ pub(super) struct AttachedRequest {
     pub(super) doorbell_map: OwnedFd,
     /// The steps that send frames, each with the index of its egress interface.
     pub(super) leads: Vec<(usize, u32)>,
-    /// State of the request's filters, by step number.
+    /// State of the request's filters in the kernel, by step number.
     pub(super) states: Vec<(usize, Arc<Map>)>,
-    /// Counters from programs that no longer run.
+    /// Counters of the request from programs that no longer run.
     pub(super) counted: KernelCounters,
     /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Number of packets that had found all memory regions in use at this point before the request
-    /// was attached.
+    /// Number of skipped packets at this point before the request was attached. A packet is skipped
+    /// if all memory regions of its processor are in use.
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
-    /// The taps that are open now.
+    /// The taps of the request that are open now.
     pub(super) taps: OpenTaps,
     /// The requester's note; see [`NewRequest::about`].
     pub(super) about: String,
 }
 
-/// The sharing domain of a ring of frames. Requests of the same domain share one ring (CONTRACT
-/// 21).
+/// The requests that share one ring of frames (CONTRACT 21).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharingDomain {
     /// The requests of one user.
@@ -91,7 +90,8 @@ impl SharingDomain {
     }
 }
 
-/// A ring of frames, and the sharing domain whose requests use the ring.
+/// A ring of frames, and the sharing domain to which it belongs. All requests of this domain use
+/// the ring.
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
     pub(super) whose: SharingDomain,
@@ -105,7 +105,7 @@ pub(super) struct RequestResources {
     pub(super) doorbell_map: OwnedFd,
 }
 
-/// Size of the doorbell ring in bytes: 4,096 notifications.
+/// Size in bytes of the ring of a doorbell. It has room for 4,096 notifications.
 const DOORBELL_RING_BYTES: u32 = 1 << 16;
 
 impl AttachedRequest {
@@ -151,8 +151,8 @@ impl AttachedRequest {
         ))
     }
 
-    /// Creates an attached request from a new request, its resources and the counters `before`,
-    /// which it has from programs that no longer run.
+    /// Creates an attached request from a new request and its resources. `before` contains the
+    /// counters that the request has from programs that no longer run.
     pub(super) fn new(
         number: u32,
         new: NewRequest,
@@ -187,8 +187,8 @@ impl AttachedRequest {
         FusedRequest { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
-    /// Returns the final counters and state of the request, after the last program that ran it has
-    /// finished.
+    /// Returns the final counters and state of the request. Call this after the last program that
+    /// ran the request has finished.
     pub(super) fn final_counters(&self) -> FinalCounters {
         let states = self.states.iter();
         let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
@@ -217,7 +217,8 @@ impl AttachedRequest {
         }
     }
 
-    /// Returns a control word from the memory of the request, summed over all processors.
+    /// Returns the control word at offset `at` in the rings of the request, summed over all
+    /// processors.
     fn control_word(&self, at: u32) -> u64 {
         let cpus = 0..self.pointers.shape().cpus;
         cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()

@@ -52,7 +52,7 @@ impl Sockets {
         (self.uid, self.netns)
     }
 
-    /// Describes the sockets in the form that a program needs. `give` adds the map of claims to the
+    /// Describes the sockets for the assembly of a program. `give` adds the map of claims to the
     /// program's maps and returns its index.
     pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSocketsConfig {
         UserSocketsConfig {
@@ -62,8 +62,8 @@ impl Sockets {
         }
     }
 
-    /// Returns the number of packets that arrived while all memory regions of their processor were
-    /// in use.
+    /// Returns the number of packets that were skipped because all memory regions of their
+    /// processor were in use.
     pub(super) fn busy_packets(&self) -> u64 {
         let bytes = self.claims.get(0).unwrap_or_default();
         let word = |of: &[u8]| of.get(CLAIM_FAILURES_OFFSET as usize..)?.first_chunk().copied();

@@ -9,16 +9,16 @@ use std::sync::{Arc, PoisonError, Weak};
 /// The status of an attach point: its program, requests and rings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
-    /// The user whose sockets the point covers; `None` at an interface.
+    /// The user whose sockets the attach point covers; `None` for an attach point at an interface.
     pub user: Option<u32>,
     /// Kernel id of the program that runs at the point.
     pub program: u32,
     /// Number of program runs. The kernel counts runs only while its statistics are enabled.
     pub runs: u64,
-    /// Number of requests in the program.
+    /// Number of requests that the program serves.
     pub lines: usize,
-    /// Number of rings of frames at the point. A sharing domain has one ring for each layout that
-    /// its requests use.
+    /// Number of rings of frames at the attach point. A sharing domain has one ring for each layout
+    /// that its requests use.
     pub frame_rings: usize,
     /// Number of times the program was replaced.
     pub replaced: u64,
@@ -41,9 +41,9 @@ pub type FrameRingStatus = (SharingDomain, u64, usize);
 pub struct RequestStatus {
     /// Number of the request among all requests ever attached.
     pub number: u32,
-    /// The owner's user id.
+    /// User id of the request's owner.
     pub owner: u32,
-    /// Frames that the program processed while the request was attached.
+    /// Frames that the programs of the point processed while the request was attached.
     pub taken: Amount,
     /// Frames delivered to the reader of the request, summed over all exits.
     pub given: Amount,
@@ -67,7 +67,7 @@ impl AttachPoints {
 }
 
 impl Point {
-    /// Returns the status of this attach point, or `None` if no program runs there.
+    /// Returns the status of this attach point. Returns `None` if no program runs at the point.
     pub(super) fn status(&self) -> Option<PointStatus> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;

@@ -21,7 +21,7 @@ use sys::steps::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
 #[derive(Debug)]
 struct PreparedSwitch {
     old: Arc<RequestHandle>,
-    /// Steps of the old request whose state continues in the new request.
+    /// Numbers of the steps of the old request whose state continues in the new request.
     stays: Vec<usize>,
     ready: Option<LoadedReplacement>,
 }
@@ -33,7 +33,8 @@ struct LoadedReplacement {
     version: Version,
     states: StateMaps,
     steps: RollbackLog,
-    /// Number of times the program had been replaced when this replacement was prepared.
+    /// Number of times that the point's program had been replaced when this replacement was
+    /// prepared.
     replaced: u64,
 }
 
@@ -89,7 +90,8 @@ pub(super) fn prepare(
     Ok(PreparedSuccessor { lent, switch })
 }
 
-/// Returns the requests of a program in which `new` replaces the request numbered `old`.
+/// Returns the requests of the program that will run after a replacement: those of the point, with
+/// `new` instead of the request numbered `old`.
 fn requests_with_replacement<'l>(
     lines: &'l [AttachedRequest],
     old: u32,
@@ -151,8 +153,8 @@ impl PreparedSwitch {
     }
 }
 
-/// Sets the initial state of the twins of filters that move into the kernel with a request. The
-/// state is computed from the arguments of the filter and the time on the kernel's clock.
+/// Initializes the state of twins of filters that move into the kernel with a request. The initial
+/// state depends on the arguments of the filter and the time on the kernel's clock.
 fn initialize_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String> {
     let now = sys::clock::monotonic_ns();
     for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {

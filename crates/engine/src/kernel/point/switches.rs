@@ -19,10 +19,11 @@ use sys::memory::{Mapping, ReadMapping};
 #[derive(Debug)]
 pub(super) struct TapSwitches {
     layout: SwitchLayout,
-    /// The slots in use, by place.
+    /// The slots in use, each by the place that uses it.
     slots: BTreeMap<u32, u32>,
-    /// Number of the slot to try first for the next tap. Slots are assigned in rotation, so a slot
-    /// is not reused while the program still processes a frame that is marked in it.
+    /// Number of the slot that is tried first for the next tap. Slots are assigned in rotation. A
+    /// slot is therefore not reused while the program still processes a frame on which the slot is
+    /// set.
     next_slot: u32,
 }
 
@@ -34,28 +35,29 @@ struct OpenTap {
     exit: u32,
 }
 
-/// Returns the layout of the machine words that open taps (the switches), which begin `base` bytes
+/// Returns the layout of the switches, the machine words that open taps. They begin `base` bytes
 /// after the start of the map of counters.
 pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
     let places = u32::try_from(fused.steps.len() + 1).unwrap_or(u32::MAX);
     SwitchLayout { map: 0, base, places }
 }
 
-/// Returns the size of the switches in bytes.
+/// Returns the size in bytes of all switches of a program.
 fn tap_switches_size(fused: &FusedTree) -> u32 {
     let lines = u32::try_from(fused.request_count()).unwrap_or(u32::MAX);
     switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD_SIZE)
 }
 
-/// Returns the size in bytes of a program's memory: the scratch memory of each processor, with the
-/// counters, followed by the switches.
+/// Returns the size in bytes of a program's memory. The memory consists of the scratch memory of
+/// each processor, which includes the counters, and of the switches.
 pub(super) fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
     let scratch = layout.cpus.saturating_mul(layout.scratch.stride);
     scratch.saturating_add(tap_switches_size(fused))
 }
 
 impl TapSwitches {
-    /// Describes the switches of a program. Slots that are in use in `memory` stay in use.
+    /// Creates the description of a program's switches. A slot that is in use in `memory` stays in
+    /// use.
     pub(super) fn new(layout: SwitchLayout, memory: &ReadMapping) -> Self {
         let mut switches = Self { layout, slots: BTreeMap::new(), next_slot: 0 };
         for place in 0..layout.places {
@@ -108,8 +110,8 @@ impl TapSwitches {
         Ok(())
     }
 
-    /// Assigns a slot to each place with an open tap, and frees the slots of all other places. If
-    /// there are too few slots, fails and changes nothing.
+    /// Assigns a slot to each place with an open tap. Frees the slots of all other places. If there
+    /// are too few slots, fails and changes nothing.
     fn assign_slots(&mut self, open: &[OpenTap]) -> Result<(), String> {
         let (mut slots, mut next) = (self.slots.clone(), self.next_slot);
         slots.retain(|place, _| open.iter().any(|tap| tap.place == *place));
@@ -149,8 +151,9 @@ impl TapSwitches {
 }
 
 impl Version {
-    /// Opens the taps that the program's requests in `lines` require, and closes their other taps.
-    /// Ignores requests of other programs. On failure, returns the reason and changes nothing.
+    /// Opens the taps that the requests in `lines` require, and closes the other taps of the
+    /// program. Ignores requests that the program does not run. On failure, returns the reason and
+    /// changes nothing.
     pub(super) fn set_taps<'l>(
         &mut self,
         lines: impl Iterator<Item = &'l AttachedRequest> + Clone,
@@ -261,7 +264,7 @@ mod tests {
     const PLACE_COUNT: u32 = 4;
     const LINES: u32 = 2;
 
-    /// Switches in plain memory, with the open taps.
+    /// The switches of a program in plain memory, with the taps that are open.
     struct Memory {
         switches: TapSwitches,
         words: Vec<u32>,
@@ -295,8 +298,9 @@ mod tests {
                 [..SwitchLayout::OPEN_EXIT_LIST_WORDS as usize]
         }
 
-        /// Returns the taps taken by a frame that passes all places, as the program computes them
-        /// if it reads the places, the masks and the entries at three different moments.
+        /// Returns the taps that a frame takes if it passes all places. Computes them as the
+        /// program would if it read the places, the masks and the entries at three different
+        /// moments.
         fn taken(&self, [places, masks, entries]: [&[u32]; 3]) -> Vec<OpenTap> {
             let noted =
                 |slot: u32| places[..PLACE_COUNT as usize].iter().position(|p| *p == slot + 1);
@@ -318,7 +322,8 @@ mod tests {
         OpenTap { place, line, exit: 10 + place }
     }
 
-    /// Returns the taps that `bits` selects: one bit for each place of each request.
+    /// Returns the taps whose bits are set in `bits`. There is one bit for each place of each
+    /// request.
     fn taps(bits: u32) -> Vec<OpenTap> {
         let all = (0..LINES).flat_map(|line| (0..PLACE_COUNT).map(move |place| tap(place, line)));
         (0..).zip(all).filter(|(bit, _)| bits >> bit & 1 > 0).map(|(_, tap)| tap).collect()

@@ -21,13 +21,14 @@ use sys::steps::{RollbackLog, StepResource};
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) program: Program,
-    /// The map in which filters count unanswered blocks by reason; `None` if no filter does so.
+    /// The map in which filters count the blocks for which they return no class, by reason. `None`
+    /// if no filter does so.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
-    /// The counters; dropped before their map.
+    /// The mapping of the program's counters; dropped before their map.
     pub(super) tallies: Mapping,
     pub(super) tallies_map: Map,
-    /// The machine words that open the taps of the requests.
+    /// The machine words in the program's memory that open the taps of its requests.
     pub(super) switches: TapSwitches,
     layout: tap::FusedTap,
     code: ebpf::Program,
@@ -37,12 +38,13 @@ pub(super) struct Version {
     words: Vec<ebpf::FilterSpan>,
 }
 
-/// A failure to build a program for an attach point, with the node that caused it if known.
+/// A failure to build a program for an attach point. `at` identifies the request and the node that
+/// caused it, if known.
 #[derive(Debug)]
 pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
     pub(super) why: String,
-    /// True if the requests exceed a limit of one program.
+    /// True if the cause is that the requests exceed a limit of one program.
     pub(super) full: bool,
 }
 
@@ -61,11 +63,11 @@ impl VersionError {
 /// State maps that were created with a program, each with the request number and the step number.
 pub(super) type StateMaps = Vec<(u32, usize, Map)>;
 
-/// The program that will replace the current one at a point.
+/// A loaded program that will replace the current program of a point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextProgram<'n> {
     pub(super) version: &'n Version,
-    /// The request that the next program adds to the point, if any.
+    /// The request that this program adds to the point, if any.
     pub(super) line: Option<&'n AttachedRequest>,
     pub(super) states: &'n StateMaps,
 }
@@ -142,8 +144,8 @@ impl Version {
         Ok(Self::new(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
-    /// Creates a version from an assembled program, the loaded program with its maps, and its
-    /// mapped counters.
+    /// Creates a version from an assembled program and what was loaded for it: the program itself,
+    /// its maps, and its mapped counters.
     fn new(
         drawn: Assembly<'_>,
         (program, counters, tables): (Program, Option<Map>, Vec<Map>),
@@ -177,7 +179,7 @@ impl Version {
         text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
     }
 
-    /// Returns true if the program runs this request.
+    /// Returns true if the program runs the request with this number.
     pub(super) fn has_request(&self, line: u32) -> bool {
         self.lines.contains(&line)
     }
@@ -243,14 +245,14 @@ impl Version {
     }
 }
 
-/// An assembled program, before it is loaded.
+/// An assembled program for an attach point, before it is loaded.
 struct Assembly<'l> {
     lines: Vec<&'l AttachedRequest>,
     numbers: Vec<u32>,
     fused: FusedTree,
     layout: tap::FusedTap,
-    /// Descriptors of the shared maps, in the order of their numbers, which start at 1. The counter
-    /// map is number 0.
+    /// Descriptors of the maps that the program shares with others, in the order of their numbers.
+    /// These numbers start at 1, because the counter map is number 0.
     given: Vec<i32>,
     code: ebpf::Program,
     words: Vec<ebpf::FilterSpan>,
@@ -285,9 +287,9 @@ fn group_by_frame_ring<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedReq
     sorted
 }
 
-/// Divides the maps of a program into the map of reason counters (`None` if there is none), the
-/// state maps of filters, each with its request and step number, and all other maps. `step_of`
-/// returns the request and step number of a filter.
+/// Divides the maps of a program by purpose. Returns the map of reason counters (`None` if there is
+/// none), the state maps of filters, each with its request and step number, and all other maps.
+/// `step_of` returns the request and step number of a filter.
 fn partition_maps(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
@@ -308,8 +310,9 @@ fn partition_maps(
     (counters, states, tables)
 }
 
-/// Returns the memory layout of a program for these requests, and the descriptors of the shared
-/// maps. The counter map is number 0; the shared maps are numbered from 1.
+/// Returns the memory layout of a program for these requests. Also returns the descriptors of the
+/// maps that the program shares with others. These maps are numbered from 1; the counter map is
+/// number 0.
 fn layout(
     site: &AttachSite,
     lines: &[&AttachedRequest],

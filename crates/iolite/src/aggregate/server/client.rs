@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct Client {
     socket: OwnedFd,
     window: Window,
-    /// Grants that the owner sent without a request and that have not been used yet.
+    /// Unused grants that the owner has sent without a request.
     early: Vec<Grant>,
 }
 

@@ -8,8 +8,8 @@ use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer that has not been validated, and facts about the mapping of its dbuf: the length in
-/// bytes, and true if the bytes need no lease. The facts are `None` if the dbuf is not mapped.
+/// A pointer that has not been validated, with facts about its dbuf if the dbuf is mapped. The
+/// facts are the length of the dbuf in bytes, and true if its bytes need no lease.
 pub(super) type UnvalidatedPointer = (RichPointer, Option<(usize, bool)>);
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
@@ -81,7 +81,8 @@ impl Input {
         }
     }
 
-    /// Validates a pointer. Returns the offset of its bytes in the dbuf, or fails with the fault.
+    /// Validates a pointer from the ring. Returns the offset of its bytes in the dbuf, or fails
+    /// with the fault.
     #[inline]
     fn validate(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
         // No flags are defined: an entry with flags comes from an unknown version.
@@ -168,7 +169,8 @@ impl Input {
         fault
     }
 
-    /// Copies the bytes of the entry into the staging buffer, unless they are already there.
+    /// Copies the bytes of the current entry into the staging buffer, unless they are already
+    /// there.
     pub(super) fn stage(&mut self, current: CurrentEntry) -> Result<(), Fault> {
         if self.is_staged {
             return Ok(());
@@ -181,7 +183,8 @@ impl Input {
         Ok(())
     }
 
-    /// Publishes the peeked entry and its address to the outputs that forward blocks of this input.
+    /// Publishes the peeked entry and the address of its bytes to the outputs that follow this
+    /// input.
     pub(super) fn publish_peek(&mut self, current: CurrentEntry) {
         let direct = current.in_place.is_some();
         let Some(view) = self.translation.mapped(current.pointer.dbuf()) else { return };

@@ -5,13 +5,13 @@ use abi::{Class, Extent, RichPointer};
 use buffer::pool::Lease;
 use buffer::pool::address::EnclosingSegment;
 
-/// The segment in which the last write found its bytes, which is also the last segment in
-/// `flights`. The default contains no bytes.
+/// The segment in which the last write found its bytes. It is also the last segment in the output's
+/// list of held segments. The default contains no bytes.
 #[derive(Debug, Default)]
 pub(super) struct HotSegment {
     pub(super) address: usize,
     pub(super) filled: usize,
-    /// Size of the segment in bytes.
+    /// Size in bytes of the segment, including the part that is not filled yet.
     pub(super) segment: usize,
     /// Position of the segment's first byte.
     pub(super) position: u64,
@@ -30,7 +30,7 @@ impl HotSegment {
         pointer
     }
 
-    /// Returns true if the bytes of `pointer` are in the filled part of this segment.
+    /// Returns true if the bytes of `pointer` are in the filled part of the hot segment.
     #[inline]
     pub(super) fn covers(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -50,8 +50,8 @@ impl HotSegment {
         };
     }
 
-    /// Returns true if this newly written block is in the same segment. If so, extends the filled
-    /// part of this segment to the end of the block.
+    /// Extends the filled part of the hot segment to the end of a newly written block. Returns
+    /// false, without a change, if the block is in another segment.
     #[inline]
     pub(super) fn extend_to(&mut self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -64,8 +64,8 @@ impl HotSegment {
         same && self.address != 0
     }
 
-    /// Returns the number of leading pointers that refer to this segment, and the sum of their view
-    /// lengths in bytes.
+    /// Returns the number of leading pointers whose bytes are in the hot segment, and the sum of
+    /// their view lengths in bytes.
     #[inline]
     pub(super) fn count_covered(&self, pointers: &[RichPointer]) -> (usize, u64) {
         if self.address == 0 {

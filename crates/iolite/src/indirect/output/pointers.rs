@@ -65,9 +65,9 @@ impl Output {
         true
     }
 
-    /// Searches the registered dbufs whose address ranges are not in the range table, and inserts
-    /// the range of the dbuf that contains the block. Returns the index of that dbuf, or `None` if
-    /// no dbuf contains the block.
+    /// Searches the registered dbufs that have no entry in the range table. If one of them contains
+    /// the block, inserts its range into the table and returns its index. Returns `None` if no dbuf
+    /// contains the block.
     fn find_uncached_dbuf(&mut self, block: &[u8]) -> Option<usize> {
         if self.known_dbufs.len() <= RANGE_COUNT {
             return None;

@@ -40,8 +40,8 @@ impl Output {
         Ok(head < self.limit)
     }
 
-    /// Loads the positions of the readers, releases the memory that all readers have passed, and
-    /// returns the lowest reader position. In a ring that overwrites, overwritten entries count as
+    /// Loads the positions of the readers, and releases the memory that all readers have passed.
+    /// Returns the lowest reader position. In a ring that overwrites, overwritten entries count as
     /// passed. Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn refresh_passed_position(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
@@ -75,9 +75,9 @@ impl Output {
     }
 
     /// Frees memory in the backing dbuf. First releases the memory of blocks that readers have
-    /// already passed. If that frees nothing, then, depending on the policy, blocks until readers
-    /// have passed some of this stream's blocks, releases the oldest blocks, or returns false.
-    /// Fails with [`Fault::NoRoom`] if this stream holds no memory.
+    /// already passed. If that frees nothing, the policy decides: the function blocks until readers
+    /// have passed some blocks of this stream, releases the oldest blocks, or returns false. Fails
+    /// with [`Fault::NoRoom`] if this stream holds no memory.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
@@ -110,8 +110,8 @@ impl Output {
         }
     }
 
-    /// Adapts the size of the memory for copied bytes, once all of it has been used. Returns true
-    /// if the memory has grown.
+    /// Adapts the size of the memory for copied bytes. Called when the stream has used all of this
+    /// memory. Returns true if the memory has grown.
     fn end_round(&mut self) -> bool {
         let Self { backing, ring, spins, .. } = self;
         backing.end_round(|| {
@@ -123,8 +123,9 @@ impl Output {
         })
     }
 
-    /// Blocks until `done` returns true; it is called again each time the readers, having passed
-    /// position `until`, wake the writer. Fails with [`Fault::Abandoned`] if no reader is left.
+    /// Blocks until `done` returns true. Calls `done` again each time that readers wake the writer
+    /// because they have passed position `until`. Fails with [`Fault::Abandoned`] if no reader is
+    /// left.
     pub(super) fn wait_until_passed(
         &mut self,
         until: u64,
@@ -170,8 +171,8 @@ impl Output {
     }
 
     /// Writes pointers to blocks of `origin`. Before the first pointer into a segment is written,
-    /// `origin` must prove that it holds the segment; from then on this stream holds it as well.
-    /// Waits for room like `write`; pointers that find no room are counted as dropped.
+    /// `origin` must prove that it holds the segment. From then on, this stream holds the segment
+    /// as well. Waits for room like `write`; pointers that find no room are counted as dropped.
     /// Returns the number of pointers written. This is cheaper than individual writes if all blocks
     /// of a batch are in one segment.
     pub fn write_all_pointers(

@@ -1,4 +1,5 @@
-//! Verdicts: decisions about the blocks that wait for operands, derived from the operands' answers.
+//! Verdicts on the blocks that wait for the operands of a section. A verdict follows from the
+//! answers that an operand has given so far.
 
 use super::run::{EvaluatedBlock, OperandAnswer, OperandBlock};
 use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
@@ -25,12 +26,13 @@ enum Verdict {
 /// output.
 type OutputPosition = (usize, usize);
 
-/// The new results of an operand, by ticket (the number that identifies a block in the section).
+/// The new results of one operand, by ticket. A ticket is the number that identifies a block in the
+/// section.
 #[derive(Default)]
 struct OperandResults {
     so_far: HashMap<u32, PartialAnswer>,
     at: HashMap<u32, OutputPosition>,
-    /// Tickets of the blocks that have new results.
+    /// Tickets of the blocks with new results, in ascending order.
     touched: BTreeSet<u32>,
     /// For each block that was merged into another one: its ticket, and the ticket of the other
     /// block.
@@ -38,10 +40,10 @@ struct OperandResults {
 }
 
 impl OperandSection {
-    /// Applies the new results `answer` of the operand at step `step` of program `program`, both to
-    /// the blocks in `flow`, which the operand has just processed, and to the blocks that were
-    /// already waiting for it. Returns the blocks that have a verdict, in input order; the other
-    /// blocks wait.
+    /// Applies the new results `answer` of an operand to blocks. The operand is at step `step` of
+    /// the section's program `program`. The blocks are those in `flow`, which the operand has just
+    /// processed, and those that were already waiting for it. Returns the blocks that have a
+    /// verdict, in input order; the other blocks wait.
     pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -105,7 +107,8 @@ impl OperandSection {
         left.into_iter().map(|(_, subject)| subject).collect()
     }
 
-    /// Collects the new results of each block from the output and the events of an operand.
+    /// Collects an operand's new results for each block, from the operand's output and from the
+    /// events of the blocks.
     fn collect_results(&mut self, answer: OperandAnswer<'_>) -> OperandResults {
         let mut known = OperandResults::default();
         for (number, OperandBlock { block, input_index }) in answer.output.iter().enumerate() {
@@ -153,9 +156,9 @@ impl OperandSection {
         known
     }
 
-    /// Combines the new results in `known` with the earlier results of the blocks that wait for
-    /// this step, and stores the combined results in both places. Marks waiting blocks that were
-    /// merged into others.
+    /// Combines the new results in `known` with the earlier results of the blocks that wait at step
+    /// `step` of the section's program `program`. Stores the combined results both in `known` and
+    /// with the waiting blocks. Marks the waiting blocks that were merged into others.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
@@ -177,7 +180,7 @@ impl OperandSection {
         });
     }
 
-    /// Returns the verdict on the block that has this ticket.
+    /// Returns an operand's verdict on the block with this ticket.
     fn verdict(&self, known: &OperandResults, ticket: u32) -> Verdict {
         let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
         match so_far {
@@ -194,8 +197,9 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.merged_into
     }
 
-    /// Applies the verdict on a block at step `step` of program `program`: sets the class of the
-    /// block and its next step. Returns false if the operand dropped the block.
+    /// Applies an operand's verdict to a block: sets the class of the block and its next step. The
+    /// operand is at step `step` of the section's program `program`. Returns false if the operand
+    /// dropped the block.
     fn set_next_step(
         &mut self,
         walk: &mut Walk<'_, '_>,
@@ -230,15 +234,16 @@ impl OperandSection {
         true
     }
 
-    /// Reports to the enclosing program that an inner program dropped a block.
+    /// Stores the event that the program of an inner section has dropped a block. The enclosing
+    /// program processes the event later.
     fn report_dropped_block(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
-    /// Makes a block wait at step `step` of program `program` until the operand has answered. If
-    /// the block cannot be held, discards it, and counts it as evicted or, in an inner program,
-    /// reports it as dropped.
+    /// Makes a block wait until an operand has answered. The operand is at step `step` of the
+    /// section's program `program`. If the section cannot hold the block, discards the block:
+    /// counts it as evicted or, in the program of an inner section, reports it as dropped.
     fn suspend_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -267,8 +272,8 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Removes a block that waits at step `step` of program `program` from the waiting blocks, so
-    /// that it can continue. Returns `None` if the block does not wait there.
+    /// Removes a block from the waiting blocks, so that it can continue. The block waits at step
+    /// `step` of the section's program `program`. Returns `None` if the block does not wait there.
     fn release_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -311,8 +316,8 @@ impl OperandSection {
         Some(block)
     }
 
-    /// Decides all waiting blocks on the basis of their results so far, because no more answers
-    /// will arrive. Returns the blocks that leave the section.
+    /// Decides about all waiting blocks from their results so far, because no more answers will
+    /// arrive. Returns the blocks that leave the section.
     pub(super) fn release_all_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -347,9 +352,9 @@ impl OperandSection {
         all
     }
 
-    /// Releases the waiting blocks whose operand no longer exists. A block gets class 0 if the
-    /// operand passed a part of it with class 0; otherwise, the block gets its result so far
-    /// ([`super::Classes::result`]).
+    /// Releases the waiting blocks whose operand a hot swap has removed. A block gets class 0 if
+    /// the operand passed a part of the block with class 0. Otherwise, it gets its result so far
+    /// (`result` in [`super::Classes`]).
     pub(super) fn release_orphaned_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

@@ -35,17 +35,18 @@ use abi::Class;
 use filter::{Fate, HeldList, LANES};
 use std::collections::{BTreeMap, HashMap};
 
-/// Drop reasons of a section, by index.
+/// Names of a section's drop reasons, by the index of the reason.
 pub const REASONS: &[&str] = &["by an operand"];
 
 /// A Boolean section whose operands may hold blocks, with the blocks that wait for answers.
 #[derive(Debug, Default)]
 pub struct OperandSection {
-    /// Programs of the section. An enclosing program precedes the programs in its operands.
+    /// Compiled expressions of the section and of its inner sections. An enclosing program precedes
+    /// the programs in its operands.
     programs: Vec<Program>,
     /// The most recently assigned ticket, which identifies a block in the section.
     last: u32,
-    /// Number of copies of each block that filters of the operands currently hold, by ticket of the
+    /// Number of copies that filters of the operands currently hold of a block, by ticket of the
     /// block.
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into another block, by the ticket of that other
@@ -54,13 +55,13 @@ pub struct OperandSection {
     /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes`
     /// is true.
     entry_classes: HashMap<u32, Class>,
-    /// True if a program inside an operand selects blocks by the class that a block had on entry
-    /// into the section.
+    /// True if the program of an inner section selects blocks by the class that they had on entry
+    /// into the whole section.
     needs_entry_classes: bool,
-    /// Events of blocks in inner programs (held, released, dropped or merged), which the enclosing
-    /// program has not processed yet.
+    /// Events of blocks in the programs of inner sections: held, released, dropped or merged. The
+    /// enclosing program has not processed these events yet.
     fates: Vec<Fate>,
-    /// Waiting blocks whose operand no longer exists.
+    /// Waiting blocks whose operand a hot swap has removed.
     orphans: Vec<WaitingBlock>,
 }
 
@@ -70,34 +71,36 @@ struct Program {
     steps: Vec<Step>,
     /// The first step for a block that enters the program.
     first: NextStep,
-    /// Position of the operand that contains this program; `None` for the outermost program.
+    /// Position of the operand that contains this program; `None` for the program of the whole
+    /// section.
     inside: Option<OperandPosition>,
     /// Blocks that wait for the answer of an operand of this program, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
 }
 
-/// Position in an operand: indices of the program, of the step, and of the operand's part.
+/// Position of a part of an operand: index of the program, index of the step in the program, and
+/// index of the part in the operand.
 type OperandPosition = (usize, usize, usize);
 
 /// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
 struct Step {
-    /// Classes of the blocks that the operand processes, as assigned before the section. A block
-    /// with any other class continues at [`Step::no`].
+    /// Classes of the blocks that the operand processes. A block with any other class continues at
+    /// [`Step::no`].
     accepted: SelectedClasses,
     /// Parts of the operand in order, each with the classes that it accepts from the previous part.
     /// If there are no parts, all accepted blocks continue at [`Step::yes`].
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
-    /// True if the class that the operand returns becomes the class of the block.
+    /// True if a block that the operand answers gets the class that the operand returned.
     sets_class: bool,
 }
 
 /// A part of an operand: a filter, or the program of an inner section.
 #[derive(Debug, Clone, Copy)]
 enum OperandPart {
-    /// A filter: its index in the space, and its node number.
+    /// A filter, identified by its index in the space and its node number.
     Filter(NodeId, usize),
     /// The program of an inner section, by its index in [`OperandSection::programs`].
     Program(usize),
@@ -106,9 +109,9 @@ enum OperandPart {
 /// The next step of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum NextStep {
-    /// Continue at the step with this index in the same program.
+    /// Continue at another step of the same program. Contains the index of the step.
     Ask(usize),
-    /// Leave the program with the resulting class.
+    /// Leave the program with the class that results from the operands' answers.
     Yes,
     /// Leave the program with class 0.
     #[default]
@@ -118,7 +121,7 @@ enum NextStep {
 /// A block that waits for an operand's answer.
 #[derive(Debug)]
 struct WaitingBlock {
-    /// The block, held by the section.
+    /// List that contains the waiting block, which the section holds.
     list: HeldList,
     /// Index of the step whose answer the block waits for.
     step: usize,
@@ -128,38 +131,38 @@ struct WaitingBlock {
     so_far: PartialAnswer,
 }
 
-/// The classes of a block during evaluation.
+/// The classes of a block while a section is evaluated.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
     /// Class on entry into the section.
     entry: Class,
     /// Class on entry into the operand.
     incoming: Class,
-    /// Class that the block gets if the program answers it: the class returned by the last operand,
-    /// outside negations, that answered. While no such operand has answered, the class on entry
+    /// Class that the block gets if the program answers the block. This is the class from the last
+    /// operand that answered, outside negations. Before any such answer, it is the class on entry
     /// into the program, or [`Class::YES`] if that class is 0.
     result: Class,
 }
 
-/// An operand's results for one block so far.
+/// The results of one operand for one block so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialAnswer {
     /// Nonzero class with which the operand passed a part of the block; `None` if there is none.
     class: Option<Class>,
-    /// True if the operand passed a part of the block with class 0.
+    /// True if the operand passed a part of the block and gave it class 0.
     has_class_0: bool,
     /// True if the operand dropped a part of the block.
     dropped: bool,
-    /// True if bytes of the block reached the last filter of the operand.
+    /// True if bytes of the block reached the operand's last filter.
     arrived: bool,
 }
 
-/// The expression of a section, in which a filter is identified by its index in the space and its
+/// The expression of a section. It identifies a filter by the filter's index in the space and its
 /// node number.
 pub type OperandExpr = Section<(NodeId, usize)>;
 
 impl OperandSection {
-    /// Compiles an expression into a section.
+    /// Compiles the expression of a section.
     pub fn new(expression: &OperandExpr) -> Self {
         let mut asks = Self::default();
         asks.compile_program(expression, None);
@@ -243,7 +246,7 @@ impl OperandSection {
     }
 }
 
-/// A step whose inner programs are not compiled yet.
+/// A step of a program under construction, whose inner sections are not compiled yet.
 struct DraftStep<'e> {
     accepted: SelectedClasses,
     operand: Vec<(SelectedClasses, &'e OperandExpr)>,
@@ -300,8 +303,9 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Like [`compile`], but for a subexpression that applies only to blocks whose class on entry into
-/// the section is in `asked`. Other blocks continue at `no`.
+/// Appends the steps of a subexpression like [`compile`], but restricts them to some blocks. The
+/// subexpression applies only to blocks whose class on entry into the section is in `asked`. Other
+/// blocks continue at `no`.
 fn compile_entry<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),

@@ -1,4 +1,4 @@
-//! Evaluation of a section by running blocks through programs and operands.
+//! Evaluation of a section, which runs blocks through the section's programs and operands.
 
 use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPosition, OperandSection};
 use crate::space::arc::NodeId;
@@ -12,8 +12,9 @@ use std::collections::HashSet;
 pub(super) struct EvaluatedBlock<'a> {
     /// The block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
-    /// Sequence number of the block: the number that the last fork assigned to it
-    /// ([`Batch::order`]) or, in an inner program, its index in the enclosing program.
+    /// Sequence number of the block. In the program of the whole section, the last fork assigned
+    /// this number ([`Batch::order`]). In the program of an inner section, it is the block's index
+    /// in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
@@ -32,9 +33,9 @@ pub(super) struct OperandBlock<'a> {
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
     pub(super) output: Vec<OperandBlock<'a>>,
-    /// Tickets of the blocks that reached the last part with at least one byte.
+    /// Tickets of the blocks of which at least one byte reached the operand's last part.
     pub(super) arrived: HashSet<u32>,
-    /// Events of blocks in the operand: held, released, dropped or merged.
+    /// Events of blocks in the operand since its last answer: held, released, dropped or merged.
     pub(super) fates: Vec<Fate>,
 }
 
@@ -50,9 +51,9 @@ impl<'a> Walk<'_, 'a> {
         self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
 
-    /// Continues the evaluation of `section` with the blocks in `output`, which its operand at node
-    /// `at` released when a timer expired or when the operand ended. Returns the blocks that leave
-    /// the section.
+    /// Continues the evaluation of `section` with blocks that an operand has released. The
+    /// operand's filter at node `at` released the blocks in `output` because its timer expired or
+    /// because it ended. Returns the blocks that leave the section.
     pub(in crate::space) fn continue_section(
         &mut self,
         (at, section): (NodeId, NodeId),
@@ -75,8 +76,8 @@ impl<'a> Walk<'_, 'a> {
         self.with_detached_section(at, |asks, walk| asks.release_all_blocks(walk, at))
     }
 
-    /// Runs `act` with the section detached from its node, so that `act` can call the section's
-    /// operands. Returns the blocks that leave the section.
+    /// Detaches a section from its node and runs `act` with it, so that `act` can call the
+    /// section's operands. Returns the blocks that leave the section.
     fn with_detached_section(
         &mut self,
         at: NodeId,
@@ -97,8 +98,8 @@ impl<'a> Walk<'_, 'a> {
         if output.is_empty() { RunResult::Ended } else { RunResult::Replaced(output) }
     }
 
-    /// Calls a filter of an operand, and appends its output and the events of its blocks to the
-    /// answer.
+    /// Calls a filter that is a part of an operand. Appends the filter's output and the events of
+    /// its blocks to the operand's answer.
     fn call_filter(
         &mut self,
         at: NodeId,
@@ -131,8 +132,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts each block that an operand's filter has emitted: as routed if `goes_on` returns true
-    /// for it, otherwise as unselected. Does nothing if `part` is an inner program.
+    /// Counts the output of a filter in an operand. A block counts as routed if `goes_on` returns
+    /// true for it, otherwise as unselected. Does nothing if `part` is an inner section.
     fn count_routed(
         &mut self,
         part: OperandPart,
@@ -149,8 +150,8 @@ impl<'a> Walk<'_, 'a> {
 }
 
 impl OperandSection {
-    /// Runs blocks, each with its sequence number, through a program. Returns the decided blocks;
-    /// the other blocks wait.
+    /// Runs blocks through a program of a section. Each block is paired with its sequence number.
+    /// Returns the blocks about which the program has decided; the other blocks wait.
     fn run_program<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -180,8 +181,8 @@ impl OperandSection {
         self.run_program_steps(walk, at, (program, 0), flow)
     }
 
-    /// Runs blocks through the steps of program `program`, starting at step `from`. Returns the
-    /// blocks for which the program has decided; the other blocks wait.
+    /// Runs blocks through the steps of the section's program `program`, starting at step `from`.
+    /// Returns the blocks about which the program has decided; the other blocks wait.
     pub(super) fn run_program_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -224,7 +225,8 @@ impl OperandSection {
         flow.into_iter().map(EvaluatedBlock::with_final_class).collect()
     }
 
-    /// Runs blocks through the parts of an operand, starting at part `from`.
+    /// Runs blocks through the parts of an operand, starting at part `from`. Returns the operand's
+    /// answer.
     fn run_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -262,9 +264,9 @@ impl OperandSection {
         answer
     }
 
-    /// Continues the evaluation after a filter of an operand, at the given position, has released
-    /// the blocks in `answer` because its timer expired or it ended. Returns the blocks that leave
-    /// the section.
+    /// Continues the evaluation after a part of an operand has released blocks. The part at the
+    /// given position released the blocks in `answer` because its timer expired or because it
+    /// ended. Returns the blocks that leave the section.
     pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -277,7 +279,7 @@ impl OperandSection {
         self.continue_enclosing_programs(walk, at, (program, step), flow)
     }
 
-    /// Runs decided blocks through the steps after `step`, and then through the steps of the
+    /// Runs decided blocks through the steps after `step`, and then through the later steps of the
     /// enclosing programs. Returns the blocks that leave the section.
     pub(super) fn continue_enclosing_programs<'a>(
         &mut self,
@@ -302,15 +304,16 @@ impl OperandSection {
         }
     }
 
-    /// Removes and returns the stored events of blocks in inner programs.
+    /// Removes and returns the stored events of blocks in the programs of inner sections.
     fn take_inner_block_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);
         fates
     }
 
-    /// Returns the class with which the block entered the section, or `None` in the outermost
-    /// program or if entry classes are not recorded.
+    /// Returns the class with which a block in the program of an inner section entered the whole
+    /// section. Returns `None` for the program of the whole section, or if entry classes are not
+    /// recorded.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
         self.entry_classes.get(&block.marks.ticket()).copied()
@@ -328,7 +331,7 @@ impl OperandSection {
 }
 
 impl<'a> EvaluatedBlock<'a> {
-    /// Returns the decided block with its final class.
+    /// Returns the decided block with its final class, which is 0 if the block was not answered.
     fn with_final_class(mut self) -> Self {
         let class = if self.next_step == NextStep::Yes { self.classes.result } else { Class::NONE };
         self.block = self.block.with_class(class);
@@ -342,7 +345,7 @@ impl<'a> From<EvaluatedBlock<'a>> for OperandBlock<'a> {
     }
 }
 
-/// Appends the live blocks of a batch to an answer.
+/// Appends the live blocks of an operand's output batch to the operand's answer.
 fn append_live_blocks<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
     let given = lanes(batch.live())
         .map(|l| OperandBlock { block: batch.block(l), input_index: batch.order(l) });

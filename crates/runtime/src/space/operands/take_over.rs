@@ -30,9 +30,10 @@ impl OperandSection {
         }
     }
 
-    /// Returns the program and step of this section that correspond to a step of the old section.
-    /// Two steps correspond if they have a filter in common, and either both or neither are in the
-    /// outermost program. Returns `None` if there is no corresponding step.
+    /// Finds the step of this section that corresponds to a step of the old section. Two steps
+    /// correspond if they have a filter in common, and if either both or neither belong to the
+    /// program of the whole section. Returns the index of the program and of the step in this
+    /// section, or `None` if no step corresponds.
     fn find_matching_step(
         &self,
         old: &Self,
@@ -56,7 +57,8 @@ impl OperandSection {
         })
     }
 
-    /// Adds the node numbers of the filters in a step's operand to `numbers`.
+    /// Adds the node numbers of the filters in a step's operand to `numbers`. Includes the filters
+    /// of inner sections.
     fn collect_operand_filter_numbers(
         &self,
         program: usize,

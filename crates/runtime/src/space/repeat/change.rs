@@ -14,7 +14,8 @@ use crate::space::key::NodeKey;
 use filter::Time;
 
 impl Space {
-    /// Records that the space has stopped for the hot swap with this number.
+    /// Records that the space has stopped for the hot swap with this number among all hot swaps of
+    /// the path.
     pub fn record_stop_for_swap(&mut self, number: u64) {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
@@ -41,8 +42,8 @@ impl Space {
         then
     }
 
-    /// Records that the removed nodes have ended, and that later events belong to the new graph. In
-    /// a replay, skips the recorded event instead.
+    /// Records that a hot swap has ended the removed nodes, and that later events belong to the new
+    /// graph. In a replay, skips the recorded event instead.
     pub(in crate::space) fn record_retired_nodes(&mut self) {
         self.record_claims();
         self.ports.events.event(|| SpaceEvent::Changed);
@@ -56,7 +57,8 @@ impl Space {
         }
     }
 
-    /// Drains the removed rings as recorded. Does nothing outside a replay.
+    /// Drains the rings that a hot swap removes, with the recorded number of blocks at each step.
+    /// Does nothing outside a replay.
     pub fn drain_rings_as_recorded(&mut self) {
         let Some(mut player) = self.ports.events.take_event_reader() else { return };
         loop {
@@ -89,13 +91,13 @@ impl Space {
         self.ports.stall_probe().iter().for_each(StallProbe::note_progress);
     }
 
-    /// Reports to the stall detector that the space has drained its removed rings for a hot swap.
+    /// Reports to the stall detector that the space has drained the rings that a hot swap removes.
     pub fn note_drained(&self) {
         self.ports.stall_probe().iter().for_each(StallProbe::note_drained);
     }
 
-    /// Drains the removed rings until no more blocks can arrive over them, or until the path fails.
-    /// Calls `sleep` between polls.
+    /// Drains the rings for which `is_removed` returns true, until no more blocks can arrive over
+    /// them or until the path fails. Calls `sleep` between polls.
     pub fn drain_all_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool, sleep: &dyn Fn()) {
         let mut wait: Option<StallWait> = None;
         loop {

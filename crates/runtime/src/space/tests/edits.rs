@@ -243,9 +243,9 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     assert_balanced(&[results]);
 }
 
-/// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
-/// also runs in the first space. Returns the numbers at the second space's sink, the numbers at the
-/// first space's sink, and the results of the first and the second space.
+/// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, the first space
+/// also runs `add | sink`. Returns the numbers at the sink of the second space, those at the sink
+/// of the first space, and the results of both spaces, first space first.
 fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
@@ -355,9 +355,9 @@ impl Sink for FragmentSink {
     }
 }
 
-/// Runs `long | (stamps | sink) + hold`; `hold` holds the blocks, so that they are shared. If
-/// `fragments` is true, the node after `stamps` accepts fragments. Returns the fragments at the
-/// sink, and the number of edits by method.
+/// Runs `long | (stamps | sink) + hold`. The filter `hold` holds the blocks, so that the edits of
+/// `stamps` meet shared blocks. If `fragments` is true, the node after `stamps` accepts fragments.
+/// Returns the fragments at the sink, and the number of edits by method.
 fn run_stamp_filter(fragments: bool) -> (ReceivedFragments, EditCounts) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
         (Arc::default(), Arc::default());
@@ -454,7 +454,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     assert!(split.len() == 2 && split[0] != split[1], "copied where paths part: {split:?}");
 }
 
-/// A node of a random graph: its operation, and its predecessors.
+/// A node of a random graph: its operation, and the nodes from which it receives blocks.
 #[derive(Clone, Debug)]
 struct Step {
     what: u32,

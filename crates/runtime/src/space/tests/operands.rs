@@ -132,9 +132,10 @@ fn two_operands(
     vec![(SelectedClasses::All, one), (wanted, other)]
 }
 
-/// Runs 300 blocks through a section with a random expression. If `slow` is true, its operands hold
-/// blocks; if `heavy` is true, it is an [`OperandSection`], otherwise a [`Section`]. Returns all
-/// blocks that leave the section, each with its class, and the expected result.
+/// Runs 300 blocks through a section with a random expression. If `slow` is true, the section's
+/// operands hold blocks. If `heavy` is true, the section is an [`OperandSection`], otherwise a
+/// [`Section`]. Returns all blocks that leave the section, each with its class, and the expected
+/// result.
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();

@@ -5,8 +5,8 @@ use super::*;
 use buffer::signal::wakeup_moderation::WakeupCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A source that emits one number at a time. It emits the next number only after the previous one
-/// has arrived and the reader is asleep again.
+/// A source that emits one number at a time. Before the next number, it waits until the previous
+/// one has arrived and the reader is asleep again.
 struct TrickleSource {
     numbers: NumberSource,
     arrived: Arc<AtomicU64>,
@@ -94,8 +94,9 @@ impl Classify for SpinFilter {
     }
 }
 
-/// Runs `source | (ring to a second space) + busy` in one space, together with `flood | none` if
-/// `flood` is given, and the sink in the second space. Returns the results of both spaces.
+/// Runs a writer and a reader in two spaces. The first space runs `source | (ring to a second
+/// space) + busy`, and also `flood | none` if `flood` is given. The second space runs the sink.
+/// Returns the results of both spaces.
 fn run_two_spaces(
     source: Box<dyn Source>,
     flood: Option<FloodSource>,
@@ -146,9 +147,10 @@ fn ring_events(results: &SpaceResults) -> WakeupCounts {
     exports.next().expect("an export")
 }
 
-/// Runs a trickle over a ring. `ns` is the time after which a notification is sent (T_t), and
-/// `busy_ns` the time for which the writer's space is busy per block. Returns the sorted latencies
-/// of the blocks in nanoseconds, and the number of notifications of the ring by cause.
+/// Sends `blocks` single blocks over a ring. `ns` is the time after which the ring notifies its
+/// reader of a few blocks (T_t). `busy_ns` is the time for which the writer's space is busy per
+/// block. Returns the sorted latencies of the blocks in nanoseconds, and the number of the ring's
+/// notifications by cause.
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();

@@ -65,8 +65,8 @@ fn byte_counter(arrived: &Arc<Mutex<u64>>) -> Node {
     create_node("bytes", Operator::Sink(SinkOperator::new(sink)))
 }
 
-/// Returns the number of bytes that left the source, and the number that a node dropped for one
-/// reason.
+/// Returns the number of bytes that left the source, and the number of bytes that the node named
+/// `node` dropped for the reason `why`.
 fn ledger_bytes(ledger: &Ledger, node: &str, why: DropReason) -> (u64, u64) {
     let source = ledger.filters.iter().find(|node| node.planned == SOURCE).unwrap();
     let node = ledger.filters.iter().find(|entry| entry.name == node).unwrap();

@@ -50,8 +50,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Routes the blocks one by one and returns true, if an observer requires batches of one block.
-    /// Otherwise does nothing and returns false.
+    /// Routes the blocks of a batch one by one, if an observer requires batches of one block.
+    /// Returns true in this case. Otherwise does nothing and returns false.
     #[cold]
     fn route_blocks_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
@@ -110,8 +110,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts the routed and unselected lanes, and ends the unselected lanes. Returns the amount of
-    /// routed blocks and bytes.
+    /// Counts the lanes that arcs accept as routed, and the other lanes as unselected. Only the
+    /// routed lanes stay live. Returns the amount of routed blocks and bytes.
     pub(super) fn count_and_keep_routed_lanes(
         &mut self,
         from: NodeId,
@@ -146,9 +146,9 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Queues a batch on arc `arc` of node `from`, which leads to a join or is a back edge. On a
-    /// back edge, drops the batch if it has already followed the maximum number of back edges, or
-    /// if the work list is full.
+    /// Queues a batch on an arc that leads to a join or is a back edge: arc `arc` of node `from`.
+    /// On a back edge, drops the batch if it has already followed the maximum number of back edges,
+    /// or if the work list is full.
     fn queue_at_arc(
         &mut self,
         (from, arc): (NodeId, usize),
@@ -170,7 +170,8 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// Counts the routed and unselected lanes. Returns the amount of routed blocks and bytes.
+/// Counts the lanes in `wanted` as routed, and the other live lanes as unselected. Returns the
+/// amount of routed blocks and bytes.
 #[inline]
 fn count_routed(flow: &mut OutputCounters, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
     let rest = batch.live() & !wanted;
@@ -182,8 +183,8 @@ fn count_routed(flow: &mut OutputCounters, batch: &mut Batch<'_>, wanted: LaneMa
     routed
 }
 
-/// Counts a batch as put on an arc. Returns the amount that arrives; fault injection may have
-/// removed a block.
+/// Counts a batch as put on an arc. Returns the amount that arrives at the end of the arc, which is
+/// lower if fault injection has removed a block.
 #[inline]
 pub(super) fn count_put_blocks(
     edge: &mut GraphArc,

@@ -8,19 +8,20 @@ use filter::{Batch, LANES, LaneMask, lanes};
 
 /// The classes of a batch during the evaluation of a section.
 struct SectionClasses {
-    /// Class of each block on entry into the section, by lane.
+    /// Class of each block on entry into the section, indexed by lane.
     entry: [Class; LANES],
     /// Class of each block on entry into the operand, by lane.
     incoming: [Class; LANES],
-    /// Class that each block gets if the section answers it, by lane: the class returned by the
-    /// last operand, outside negations, that answered. While no such operand has answered, the
-    /// class on entry, or [`Class::YES`] if that class is 0.
+    /// Class that each block gets if the section answers the block, indexed by lane. This is the
+    /// class from the last operand that answered, outside negations. Before any such answer, it is
+    /// the class on entry into the section, or [`Class::YES`] if that class is 0.
     result: [Class; LANES],
 }
 
 impl Section {
-    /// Sets the class of every live lane to the section's answer: [`SectionClasses::result`] if the
-    /// section answers the block, otherwise class 0. No lane ends.
+    /// Evaluates the section, and sets the class of every live lane to the section's answer. A
+    /// block that the section answers gets the class [`SectionClasses::result`], any other block
+    /// class 0. No lane ends.
     pub(super) fn set_section_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut entry = [Class::NONE; LANES];
