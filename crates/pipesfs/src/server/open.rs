@@ -243,7 +243,7 @@ impl Server {
     }
 
     /// Returns, as text, the time that the nodes of a directory spend on a block, measured over
-    /// [`SAMPLE_INTERVAL`](crate::snapshot::SAMPLE_INTERVAL). Stays connected to the paths during
+    /// [`SAMPLE_INTERVAL`]. Stays connected to the paths during
     /// the interval, because a path measures time only while a client that has requested counters
     /// is connected.
     fn time_per_block(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
