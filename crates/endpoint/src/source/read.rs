@@ -209,7 +209,17 @@ impl ReadSource {
             return Some(BlockBounds::new(length, end + 1, first.with(BlockFlags::LAST)));
         }
         if bytes.len() > limit {
-            return Some(BlockBounds::new(limit, limit, first));
+            let cut = |length| Some(BlockBounds::new(length, length, first));
+            return match bytes.get(limit..) {
+                Some([b'\r', b'\n', ..]) => {
+                    Some(BlockBounds::new(limit, limit + 2, first.with(BlockFlags::LAST)))
+                }
+                // The next byte decides whether the line ends here. If there is no room for it, the
+                // line is cut one byte earlier, so that no empty fragment follows.
+                Some([b'\r']) if !ended && limit + 1 < length_max => None,
+                Some([b'\r']) if !ended => cut(limit - 1),
+                _ => cut(limit),
+            };
         }
         ended.then(|| BlockBounds::new(bytes.len(), bytes.len(), first.with(BlockFlags::LAST)))
     }

@@ -74,6 +74,20 @@ fn long_lines_are_split_into_fragments() {
 }
 
 #[test]
+fn terminator_behind_the_largest_block_adds_no_fragment() {
+    for segment in [6, 7, 1 << 16] {
+        let lines = emitted_blocks(b"1234\r\n12345\r\n1234\r5\n1234\r", "4", "yes", segment);
+        let expected: [&[u8]; 7] = [b"1234", b"1234", b"5", b"1234", b"\r5", b"1234", b"\r"];
+        assert_eq!(bytes_of(&lines), expected, "{segment}");
+        assert_eq!(format_flags(&lines), "()()()()", "{segment}");
+    }
+    let long = [&[b'x'; 1_048_574][..], b"\r\ny"].concat();
+    let lines = emitted_blocks(&long, "", "yes", 1 << 20);
+    let lengths: Vec<usize> = lines.iter().map(|block| block.bytes.len()).collect();
+    assert_eq!(lengths, [1_048_573, 1, 1], "there is no room for the byte that decides");
+}
+
+#[test]
 fn lines_are_whole_up_to_the_largest_block() {
     let lengths = [65_536, 65_537, 300_000, 1_048_574, 1, 0, 1_048_573];
     let text: Vec<Vec<u8>> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
