@@ -59,8 +59,8 @@ fn format_unit_chart((bench, unit): (&str, &str), rows: &[&Row], columns: usize)
     out
 }
 
-/// The scale of the bars of one chart: the width in columns, and the range of values that it
-/// represents.
+/// The scale of the bars of one chart: the width of a bar in columns, and the range of values that
+/// it represents.
 struct BarScale {
     width: usize,
     low: f64,
@@ -78,7 +78,7 @@ impl BarScale {
         Self { width, low: if is_logarithmic { low / 2.0 } else { 0.0 }, high, is_logarithmic }
     }
 
-    /// Returns the length of a value in eighths of a column.
+    /// Returns the length of the bar for a value, in eighths of a column.
     fn length_in_eighths(&self, value: f64) -> usize {
         let share = match self.is_logarithmic {
             true => (value / self.low).max(1.0).ln() / (self.high / self.low).ln(),

@@ -79,8 +79,8 @@ struct Section<'o> {
     bytes: &'o [u8],
 }
 
-/// Returns the code, with references to `.bss` replaced by the address of the map's value. Returns
-/// `None` if the object file does not have the expected form.
+/// Returns the code of the program, in which the address of the map's value replaces references to
+/// `.bss`. Returns `None` if the object file does not have the expected form.
 fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     let sections = parse_sections(object)?;
     let named = |name: &[u8]| sections.iter().find(|section| section.name == name);

@@ -26,7 +26,8 @@ const RING_BLOCKS: u64 = 8_000_000;
 const FULLY_READ_BLOCKS: u64 = 2_000_000;
 /// Number of blocks in a measurement of a cycle.
 const CYCLE_BLOCKS: u64 = 300_000;
-/// Number of filters that a block in the cycle passes: two at first, and two in each of 16 rounds.
+/// Number of filters that a block in the cycle passes: two in the first pass, and two in each of 16
+/// further rounds.
 const CYCLE_FILTER_PASSES: usize = 34;
 /// Number of blocks in a measurement with pipes.
 const PIPED_BLOCKS: u64 = 100_000;
@@ -50,8 +51,8 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Compares blocks in a cycle of two filters, which pass [`CYCLE_FILTER_PASSES`] filters each, with
-/// blocks in a chain of the same number of filters.
+/// Compares a cycle of two filters with a chain of [`CYCLE_FILTER_PASSES`] filters. A block in the
+/// cycle passes as many filters as a block in the chain.
 fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
     const MATCH: &str = "match hex=02 at=0";
     let source = format!("generate count={CYCLE_BLOCKS} size=1024");

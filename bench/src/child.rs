@@ -5,7 +5,7 @@ use std::io::Stdin;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
-/// A child process, killed when dropped.
+/// A child process of a bench, killed on drop.
 pub(crate) struct BenchChild {
     process: Child,
     socket: OwnedFd,
@@ -70,7 +70,7 @@ impl Drop for BenchChild {
 pub(crate) struct ParentConnection(Stdin);
 
 impl ParentConnection {
-    /// Pins the process and receives the descriptors.
+    /// Pins the child process to a processor, and receives the descriptors that its parent sends.
     pub(crate) fn receive_descriptors(processor: usize) -> Result<(Self, Vec<OwnedFd>), String> {
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
         let socket = std::io::stdin();
@@ -79,8 +79,8 @@ impl ParentConnection {
     }
 
     /// Serves the parent's requests to receive a number of bytes, until the parent exits. For each
-    /// request, calls `read` with the number of remaining bytes, and repeats with the number that
-    /// `read` returns, until `read` returns 0.
+    /// request, calls `read` with the number of bytes that remain, until none remain. `read`
+    /// receives some bytes, and returns the number that then remains.
     pub(crate) fn serve_requests(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,

@@ -29,12 +29,12 @@ const PACED_BATCH_FRAMES: usize = 16;
 /// Number of frames in a group. Sending a group takes some milliseconds, long enough for several
 /// doorbells.
 pub(crate) const FRAMES_PER_GROUP: usize = 2_500;
-/// Destination port of the wanted frames.
+/// Destination port of the frames of a flood that the measured programs select.
 pub(crate) const WANTED_PORT: u16 = 53;
-/// Destination port of all other frames.
+/// Destination port of the other frames of a flood.
 pub(crate) const OTHER_PORT: u16 = 4053;
 
-/// Frames, and the veth pair over which they are sent.
+/// A flood: the frames, and the veth pair over which they are sent.
 pub(crate) struct Flood {
     pub(crate) pair: Arc<NamespacePair>,
     sender: PacketSender,
@@ -64,7 +64,7 @@ pub(crate) struct SendTimes {
     pub(crate) unobserved: u64,
 }
 
-/// The receiving host's treatment of frames.
+/// The treatment of a flood's frames by the receiving host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReceivingHost {
     /// The frames are addressed to the host: they pass its whole stack, up to a socket whose buffer
@@ -190,7 +190,7 @@ impl Flood {
     }
 
     /// Sends at least `count` frames in groups. Returns the processor time per frame of the median
-    /// group, in ns, because interrupts affect only a few groups.
+    /// group, in ns. The median excludes the few groups that interrupts affect.
     pub(crate) fn measure_median_group_ns(&mut self, count: usize) -> Result<f64, String> {
         let mut groups = Vec::new();
         for _ in 0..count.div_ceil(FRAMES_PER_GROUP) {
@@ -217,13 +217,13 @@ impl Flood {
         Ok(())
     }
 
-    /// Returns the index of the receiving device in its namespace.
+    /// Returns the index of the receiving device of the veth pair in its namespace.
     pub(crate) fn device(&self) -> Result<u32, String> {
         self.pair.server.run_in_network_namespace(|| device_index(SERVER_DEVICE))
     }
 }
 
-/// Returns a frame of `length` bytes.
+/// Returns a UDP frame of `length` bytes to the port `port`.
 pub(crate) fn udp_frame(port: u16, length: usize) -> Vec<u8> {
     udp_frame_to(TARGET_MAC, port, length)
 }
@@ -234,7 +234,7 @@ fn udp_frame_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
     Frame::ethernet_between(SOURCE_MAC, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)
 }
 
-/// Returns the MAC address of the receiving device.
+/// Returns the MAC address of the receiving device of a veth pair.
 fn mac_address(pair: &NamespacePair) -> Result<[u8; 6], String> {
     let output = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mut words = output.split_whitespace().skip_while(|word| *word != "link/ether");

@@ -5,7 +5,8 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use std::sync::OnceLock;
 
-/// Words that select rows by name; an empty list selects all rows.
+/// Words of the option `--only`, which select the rows whose names contain one of them. An empty
+/// list selects all rows.
 static ROW_SELECTION_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Restricts the run to rows whose name contains one of the words; an empty list selects all rows.
@@ -14,13 +15,14 @@ pub(crate) fn select_rows(words: Vec<String>) {
     let _ = ROW_SELECTION_WORDS.set(words);
 }
 
-/// Returns true if the row is selected.
+/// Returns true if [`select_rows`] has selected the row.
 pub(crate) fn is_row_selected(row: &str) -> bool {
     let words = ROW_SELECTION_WORDS.get().map_or(&[][..], Vec::as_slice);
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
 
-/// A candidate, with its name and a measurement. A larger result is better.
+/// A candidate of a comparison, with its name and the function that measures it. A larger result is
+/// better.
 pub(crate) struct Candidate<'c> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
@@ -35,7 +37,7 @@ pub(crate) struct Goal {
     pub(crate) target: f64,
 }
 
-/// Samples of one candidate, one per round.
+/// The samples of one candidate, one for each round.
 pub(crate) struct Samples {
     pub(crate) name: &'static str,
     pub(crate) values: Vec<f64>,
@@ -48,9 +50,10 @@ pub(crate) enum BetterDirection {
     Less,
 }
 
-/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate, compared
-/// with the first, and a row for each goal, compared with the goal's reference. If the row is not
-/// selected ([`select_rows`]), measures nothing and returns no rows.
+/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate, which
+/// compares it with the first candidate, and a row for each goal, which compares the goal's
+/// candidate with its reference. If the rows are not selected ([`select_rows`]), measures nothing
+/// and returns no rows.
 pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,
@@ -66,7 +69,7 @@ pub(crate) fn interleave(
 }
 
 /// Measures all candidates `rounds` times, interleaved. Returns the round-trip time of a cache line
-/// in ns, and the samples.
+/// in ns during the measurement, and the samples of each candidate.
 pub(crate) fn measure_interleaved(
     rounds: usize,
     mut candidates: Vec<Candidate<'_>>,
@@ -89,9 +92,9 @@ pub(crate) fn measure_interleaved(
     Ok((median(&sentinels), samples))
 }
 
-/// Returns the rows for samples taken in rounds: one for each candidate, compared with the first,
-/// and one for each goal, compared with the goal's reference. A ratio above 1 means that the
-/// candidate is better.
+/// Returns the rows for samples taken in rounds: a row for each candidate, which compares it with
+/// the first candidate, and a row for each goal, which compares the goal's candidate with its
+/// reference. A ratio above 1 means that the candidate is better.
 pub(crate) fn rows_of_samples(
     (bench, row, x): (&'static str, &str, f64),
     (unit, better): (&'static str, BetterDirection),

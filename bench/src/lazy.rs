@@ -61,7 +61,7 @@ fn measure_block_size(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     interleave(("lazy", &format!("{block} B"), x), "K/s", rounds, candidates, &[])
 }
 
-/// The buffers of the last reads, with their sources.
+/// The buffers of the last eight reads, each with the source of its bytes.
 #[derive(Default)]
 struct RecentReads<'a> {
     line: [(usize, &'a [u8]); 8],
@@ -82,7 +82,8 @@ impl<'a> RecentReads<'a> {
     }
 }
 
-/// Writes a pointer if the buffer has not been accessed since the read; otherwise copies its bytes.
+/// Writes the contents of a buffer: as a pointer to their source if the buffer has not been
+/// accessed since it was read, and otherwise as a copy.
 fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     match last.source_at(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {

@@ -34,7 +34,7 @@ impl ObserverSample {
         Self { sending, unobserved, processes, lost: 0.0, doorbells: 0 }
     }
 
-    /// Returns the kernel's cost of observing, in ns per frame.
+    /// Returns the cost of observing in the kernel, in ns per frame.
     pub(crate) fn kernel_cost(&self) -> f64 {
         self.sending - self.unobserved
     }
@@ -45,8 +45,8 @@ impl ObserverSample {
         (self.kernel_cost() + self.processes).max(1.0)
     }
 
-    /// Sends frames for warm-up and then the frames of the sample, while the processes observe.
-    /// Waits until the processes are idle.
+    /// Measures one sample: sends `before` frames for warm-up and then `frames` frames, while the
+    /// processes observe. Waits until the processes are idle.
     pub(crate) fn measure(
         floods: &mut FloodPair,
         processes: &[u32],
@@ -89,8 +89,8 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
         Ok(Self { all, sentinel_ns: median(&sentinels) })
     }
 
-    /// Returns the results of `value` for each sample of the observer `who`; empty if the observer
-    /// has no samples.
+    /// Returns the results of `value` for all samples of the observer `who`. The list is empty if
+    /// the observer has no samples.
     pub(crate) fn values(&self, who: W, value: impl Fn(&ObserverSample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
         found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()

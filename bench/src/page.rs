@@ -127,7 +127,7 @@ impl Drop for Page {
 struct Viewer(TcpStream);
 
 impl Viewer {
-    /// Opens the stream of figures, and waits until all paths have a rate.
+    /// Opens the page's stream of figures, and waits until all paths have a rate.
     fn open(url: &str) -> Result<Self, String> {
         let parts = url.strip_prefix("http://").and_then(|rest| rest.split_once("/#token="));
         let (host, token) = parts.ok_or_else(|| format!("an unexpected URL: {url}"))?;

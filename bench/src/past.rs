@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use testkit::traffic::Capture;
 use testkit::{Frame, Random};
 
-/// Number of frames, three times as many as fit into the memory uncompressed.
+/// Number of frames, three times as many as fit uncompressed into the memory of [`MEMORY`] bytes.
 const FRAMES: usize = 140_000;
 /// Length in bytes of the payload of each frame.
 const LENGTH: usize = 1358;
@@ -36,7 +36,7 @@ struct PastSample {
     processor: f64,
     /// Rate of the path in frames per microsecond.
     rate: f64,
-    /// Bytes retained per byte of memory.
+    /// Bytes of frames retained at the end, per byte of memory.
     kept: f64,
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum FilterExtent {
 const MATCHER_SOURCE: &str = include_str!("../peers/matcher.c");
 
 impl PipedMatcher {
-    /// Compiles the matcher. Fails with the reason.
+    /// Compiles the C program that acts as source, filter or sink. Fails with the reason.
     pub(crate) fn compile() -> Result<Self, String> {
         CompiledPeer::new("matcher", MATCHER_SOURCE).map(Self)
     }

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
-/// The name of the variable of each bench that has one.
+/// The benches with a variable, each with the name of the variable on the x axis.
 const VARIABLE_NAMES: &[(&str, &str)] = &[
     ("batching", "requests for a burst, or \u{b5}s of delay"),
     ("capture", "readers of the stream, frames of 64 B"),
@@ -156,9 +156,9 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Returns the curves in order of decreasing last value; empty if the bench has no variable. If a
-/// candidate has several values at one x, the rest of the row's name becomes part of the curve's
-/// name.
+/// Returns the curves in order of decreasing last value, or no curves if the bench has no variable.
+/// A candidate may have several values at one x. Then the rest of each row's name becomes part of
+/// the name of its curve.
 fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
     let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
@@ -192,7 +192,7 @@ fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     if varied { lines } else { Vec::new() }
 }
 
-/// Returns the parts of a row's name, without the variable.
+/// Returns the parts of a row's name, except the part that contains the value of the variable.
 fn name_without_variable(row: &Row) -> Vec<&str> {
     let is_varied = |part: &&str| {
         let words: Vec<&str> = part.split(' ').collect();
@@ -234,9 +234,9 @@ impl Axis {
         if self.logarithmic { self } else { Self { low: 0.0, ..self } }
     }
 
-    /// Returns the values of the labels. On a logarithmic axis, these are 1, 2 and 5 times each
-    /// power of ten, or only the powers if the axis is long; otherwise, they are multiples of a
-    /// step that yields a few labels.
+    /// Returns the values at which the axis has labels. On a logarithmic axis, these are 1, 2 and 5
+    /// times each power of ten, or only the powers if the axis is long; otherwise, they are
+    /// multiples of a step that yields a few labels.
     fn axis_label_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {

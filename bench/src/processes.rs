@@ -14,8 +14,8 @@ const IDLE_NS: u64 = 3_000_000;
 /// Interval at which programs are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Returns the numbers of voluntary and involuntary context switches of a task: `thread-self`, or a
-/// process id for the first thread of that process.
+/// Returns the numbers of voluntary and involuntary context switches of a task. `task` is
+/// `thread-self`, or a process id, which stands for the first thread of the process.
 pub(crate) fn context_switches(task: &str) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
     ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {
@@ -33,7 +33,7 @@ impl Children {
         self.0.push(child);
     }
 
-    /// Returns the process ids.
+    /// Returns the process ids of the programs.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         self.0.iter().map(Child::id).collect()
     }
@@ -128,15 +128,15 @@ pub(crate) fn interrupt_and_wait(child: Child, name: &str) -> Result<(), String>
     if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}")) }
 }
 
-/// Returns the number before `words` in a text, or `u64::MAX` without such a number, so that all
-/// frames count as lost.
+/// Returns the number before `words` in the report of a program. Returns `u64::MAX` if there is
+/// none, so that all frames count as lost.
 pub(crate) fn number_before(text: &str, words: &str) -> u64 {
     let before = text.split_once(words).map_or("", |(before, _)| before);
     before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// Returns the number after the last `words` in a text, or `u64::MAX` without such a number, so
-/// that all frames count as lost.
+/// Returns the number after the last occurrence of `words` in the report of a program. Returns
+/// `u64::MAX` if there is none, so that all frames count as lost.
 pub(crate) fn number_after(text: &str, words: &str) -> u64 {
     let behind = text.rsplit_once(words).map_or("", |(_, behind)| behind);
     let number = behind.split(|c: char| !c.is_ascii_digit()).next();

@@ -35,9 +35,9 @@ const CANDIDATES: [RingChange; 5] = [
 ];
 /// Number of blocks per run of a request.
 const BLOCKS_PER_RUN: u64 = 4_000_000;
-/// Number of batches per run of the mechanism.
+/// Number of batches per run of the mechanism alone, a bare crossing.
 const BATCHES_PER_RUN: u64 = 400_000;
-/// Number of blocks per batch of the mechanism, the same as in a request.
+/// Number of blocks per batch in a run of the mechanism alone. It is the same as in a request.
 const BLOCKS_PER_BATCH: usize = 64;
 
 fn fix_ring_parameters(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {
@@ -136,8 +136,8 @@ pub(crate) fn run_and_measure_request(
     Ok((given * 1e3 / outcome.elapsed_ns.max(1) as f64, spent as f64 / given))
 }
 
-/// Measures a crossing alone, over which pointers pass without the bytes of blocks: with a fixed
-/// ring, and with a self-sizing ring.
+/// Measures the mechanism alone: a crossing over which pointers pass without the bytes of blocks.
+/// Compares a fixed ring with a self-sizing ring.
 fn measure_crossing(name: &str, rounds: usize) -> Vec<Row> {
     let mut samples: Vec<Samples> =
         ["fixed 4096", "self-sizing"].map(|name| Samples { name, values: Vec::new() }).into();

@@ -18,7 +18,8 @@ pub(crate) struct Row {
     pub(crate) value: f64,
     /// Unit of the value, such as `GB/s`.
     pub(crate) unit: &'static str,
-    /// The median of the ratios to the reference per round; above 1, the candidate is better.
+    /// Median over the rounds of the ratio to the reference. A ratio above 1 means that the
+    /// candidate is better.
     pub(crate) ratio: f64,
     /// Number of samples, one per round.
     pub(crate) n: usize,

@@ -27,10 +27,10 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, is_capturing, wait_until};
 
 /// Frame lengths in bytes, each with its name in the result rows.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
-/// Number of frames per sample. Together with the frames for warm-up they fit into a ring of 128
-/// MB, in which AF_XDP has room for 30,720 frames.
+/// Number of frames per sample. Together with the frames for warm-up, they fit into a ring of 128
+/// MB. AF_XDP has room for 30,720 frames in a ring of this size.
 const FRAMES_PER_SAMPLE: usize = 25_000;
-/// Number of frames for warm-up.
+/// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 2_000;
 
 /// The candidates, each with its row, its name and its request.
@@ -49,13 +49,13 @@ const RING_CANDIDATE: &str = "kernel ring";
 const FLOW_CANDIDATE: &str = "taken flow";
 const XDP_CANDIDATE: &str = "AF_XDP";
 const XDP_FORWARDED_CANDIDATE: &str = "AF_XDP, moved";
-/// Goal G16: a kernel ring costs no more than the other methods.
+/// Goal G16: a kernel ring costs no more than a packet socket or AF_XDP.
 const GOALS: [Goal; 2] = [
     Goal { candidate: RING_CANDIDATE, reference: SOCKET_CANDIDATE, goal: "G16", target: 1.0 },
     Goal { candidate: RING_CANDIDATE, reference: XDP_CANDIDATE, goal: "G16", target: 1.0 },
 ];
 
-/// The costs per frame in ns, and the share of lost frames.
+/// The result of one sample: the costs per frame in ns, and the share of lost frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct TakeSample {
     sending: f64,
@@ -97,7 +97,7 @@ fn add_second_pair(pair: &NamespacePair) {
     pair.server.wait_until_up("back0");
 }
 
-/// Sends a sample while a request runs on the second processor.
+/// Measures one sample: sends its frames while a request runs on the second processor.
 fn measure_request(
     floods: &mut FloodPair,
     folder: &TempDirectory,
@@ -131,7 +131,7 @@ fn measure_request(
     Ok(TakeSample { sending, alone, process: used / frames, lost })
 }
 
-/// Returns true if the device has an XDP program.
+/// Returns true if the receiving device has an XDP program.
 fn has_xdp_program(pair: &NamespacePair) -> bool {
     pair.server.run_in_network_namespace(|| {
         let links = sys::net::RouteSocket::open().ok();

@@ -81,8 +81,8 @@ impl RunningTcpdumps {
         self.children.process_ids()
     }
 
-    /// Stops all tcpdumps. Returns their final reports. Frames in a partly filled block do not
-    /// count as lost, because they would have been delivered within a second.
+    /// Stops all tcpdumps. Returns their final reports. Frames in a partly filled block of the
+    /// packet ring do not count as lost, because they would have been delivered within a second.
     pub(crate) fn stop(self, folder: &Path) -> Result<Vec<TcpdumpReport>, String> {
         self.children.interrupt_and_wait(TCPDUMP)?;
         Ok((0..self.count)

@@ -73,8 +73,9 @@ mod tests {
 
     const PARENT_DIRECTORY_VARIABLE: &str = "STREAMLINE_BENCH_FOLDER";
 
-    /// Child process of the next test. Creates a directory in the directory that an environment
-    /// variable names, and waits to be killed. Does nothing if the variable is not set.
+    /// Entry point of the child process of the next test. Creates a directory in the directory that
+    /// an environment variable names, and waits to be killed. Does nothing if the variable is not
+    /// set.
     #[test]
     fn child_creates_a_directory_and_waits() {
         let Some(base) = std::env::var_os(PARENT_DIRECTORY_VARIABLE) else { return };

@@ -80,8 +80,8 @@ impl LaneFilter for CollectFilter {
     }
 }
 
-/// Runs a request with `collect`; returns the blocks and the outcome, or the error of opening the
-/// source. Panics if the ledger does not balance.
+/// Runs a request with the filter `collect`. Returns the collected blocks and the outcome, or the
+/// error of opening the source. Panics if the ledger does not balance.
 pub(crate) fn run_and_collect(
     line: &PlannedRequest,
 ) -> Result<(Vec<CollectedBlock>, Outcome), String> {

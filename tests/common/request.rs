@@ -70,8 +70,8 @@ impl PlannedRequest {
         run_with_live_path(paths, work)
     }
 
-    /// Runs the request like [`PlannedRequest::run_beside`], with the automatic changes that it
-    /// permits.
+    /// Like [`PlannedRequest::run_beside`], but the path makes the automatic changes that the
+    /// request permits.
     pub(crate) fn run_adapting<T: Send>(
         &self,
         machine: &Machine,

@@ -21,7 +21,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Returns the path of `name` in the directory.
+    /// Returns the path of the file `name` in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

@@ -16,7 +16,8 @@ use wire::LinkType;
 
 /// Limit on processor time per megabyte of capture, in ns.
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
-/// Additional processor time per run, for setup and teardown of memory and files, in ns.
+/// Additional processor time that each run may take for the setup and teardown of memory and files,
+/// in ns.
 const SETUP_NS_PER_RUN: u64 = 10_000_000;
 /// Factor by which the limits on processor time grow in a debug build. It is chosen for zlib, the
 /// code that is slowest without optimization.
@@ -33,10 +34,10 @@ const OUTPUT_DIRECTORY: &str = "out";
 struct MutationSweep {
     /// Returns the requests for a capture file and an output directory.
     requests: fn(&Path, &Path) -> Vec<String>,
-    /// Number of requests, from the start of the list, that replay every capture.
+    /// Number of requests at the start of the list that replay every capture.
     always_run: usize,
-    /// Number of requests among the others that replay a given capture. Successive captures get
-    /// different ones.
+    /// Number of requests, among the others in the list, that replay one capture. Successive
+    /// captures are replayed by different requests.
     rounds: usize,
     /// Number of mutations of each capture.
     mutations: MutationCounts,
@@ -266,7 +267,7 @@ impl RequestCost {
     }
 }
 
-/// Adds the times of two threads, request by request.
+/// Adds the costs that two threads have measured, request by request.
 fn sum_costs(mut one: Vec<RequestCost>, other: Vec<RequestCost>) -> Vec<RequestCost> {
     for (one, other) in one.iter_mut().zip(other) {
         one.ns += other.ns;
@@ -288,7 +289,8 @@ impl<'w> SweepWorker<'w> {
         Self { work, now, file, requests, costs, scratch }
     }
 
-    /// Processes captures until none is left.
+    /// Processes captures until the threads of the sweep have taken all of them. Returns the costs
+    /// of the requests.
     fn process_captures(mut self) -> Vec<RequestCost> {
         let &MutationSweep { always_run: always, rounds, mutations: mutation_counts, .. } =
             self.work.sweep;
@@ -336,7 +338,7 @@ impl<'w> SweepWorker<'w> {
     }
 }
 
-/// Returns the processor time that is allowed for `bytes` bytes, in ns.
+/// Returns the maximum processor time for captures of `bytes` bytes in total, in ns.
 fn time_limit_ns(bytes: u64) -> u64 {
     bytes * NS_PER_MEGABYTE_MAX / 1_000_000 * DEBUG_SLOWDOWN
 }

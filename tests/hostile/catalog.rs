@@ -135,7 +135,8 @@ fn requests_for_filter(d: &Description, sources: &RequestSources) -> Vec<String>
     heads.iter().flat_map(|head| uses.iter().map(|used| line(head, used))).collect()
 }
 
-/// Returns a chain of as many filters as their forms permit, in catalog order.
+/// Returns a chain of the filters that `wanted` selects, in catalog order. Omits each filter that
+/// does not accept the output form of the filter before it.
 fn longest_chain(wanted: fn(&Description) -> bool) -> Vec<String> {
     let mut form = Form::Frame;
     let mut uses = Vec::new();

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The packets that a capture contains according to the capture reader.
 pub(crate) struct ExpectedPackets {
-    /// Number of packets that the capture reader returns before the first error.
+    /// Number of packets that the capture reader returns before the first error, or all packets.
     packets: u64,
     /// The reader's error after the readable packets, or `None` if the whole file is readable.
     fault: Option<String>,

@@ -40,7 +40,7 @@ const FUZZ_BODIES: &[FuzzBody] = &[
     records::RECORD_FUZZ_BODY,
 ];
 
-/// A fuzz body that panics for one in eight random inputs, those with a first byte of 3 modulo 8. A
+/// A fuzz body that panics for one in eight random inputs: those whose first byte is 3 modulo 8. A
 /// smoke run that does not find the panic is broken.
 const RANDOM_INPUT_CANARY_BODY: FuzzBody = FuzzBody {
     name: "canary",
@@ -49,7 +49,7 @@ const RANDOM_INPUT_CANARY_BODY: FuzzBody = FuzzBody {
     run: |bytes| assert!(bytes.first().is_none_or(|first| first % 8 != 3), "the canary sang"),
 };
 
-/// A fuzz body that panics on an input of its corpus.
+/// A fuzz body that panics on an input of its corpus. A smoke run must find the panic.
 const CORPUS_INPUT_CANARY: FuzzBody = FuzzBody {
     name: "corpus canary",
     corpus: || vec![b"harmless".to_vec(), b"not this".to_vec()],
@@ -57,7 +57,7 @@ const CORPUS_INPUT_CANARY: FuzzBody = FuzzBody {
     run: |bytes| assert!(bytes != b"not this", "the canary sang"),
 };
 
-/// A fuzz body that exceeds the time limit.
+/// A fuzz body that exceeds the time limit. A smoke run must report it.
 const SLOW_FUZZ_BODY: FuzzBody = FuzzBody {
     name: "slug",
     corpus: || vec![vec![0]],
@@ -165,7 +165,8 @@ fn mutate_inputs(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Replaces a word by some words of `other`.
+/// Replaces a random word of `bytes` by some consecutive words of `other`. Words are separated by
+/// spaces.
 fn replace_word(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut words: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
     let others: Vec<&[u8]> = other.split(|byte| *byte == b' ').collect();

@@ -17,13 +17,13 @@ use testkit::{Random, Segment};
 
 /// Number of forged states for each filter and argument list. The variable `ROUNDS` multiplies it.
 const ROUNDS: usize = 20;
-/// Limit on processor time per pass in ns, after which a sandboxed process would be killed.
+/// Limit on processor time per pass in ns. A sandboxed process that exceeds it would be killed.
 const PASS_NS_MAX: u64 = 2_000_000_000;
-/// Maximum number of blocks emitted per input block: the blocks around a gap, and their
-/// descriptions.
+/// Maximum number of blocks that a filter may emit for one input block: the blocks around a gap,
+/// and their descriptions.
 const EMITTED_PER_BLOCK_MAX: u64 = 16;
-/// Maximum number of additional blocks that a filter emits per connection: one hole for each MB of
-/// the sequence numbers in both directions, all of which may be missing.
+/// Maximum number of additional blocks that a filter may emit for one connection. All bytes of both
+/// directions may be missing, and each MB of the sequence numbers becomes a hole.
 const EMITTED_PER_CONNECTION_MAX: u64 = 2 << 11;
 /// Boundary values written into forged state.
 const BOUNDARY_VALUES: [u64; 9] = [
@@ -38,7 +38,8 @@ const BOUNDARY_VALUES: [u64; 9] = [
     u64::MAX,
 ];
 
-/// Returns the argument lists to test a filter with.
+/// Returns the argument lists with which a filter is tested: the arguments of its example and, if
+/// the filter accepts it, an empty list.
 fn argument_lists(d: &'static Description) -> Vec<Vec<String>> {
     let mut sets = vec![example_words(d)];
     if !sets[0].is_empty() && Node::new(d, &[]).is_ok() {
@@ -115,7 +116,8 @@ impl FilterUnderTest {
         Self { before, node, taken: 0, passed: 0, loaded_blocks: 0 }
     }
 
-    /// Sends frames through the filters in one batch. Each frame gets a random session number.
+    /// Sends frames through the tested filters in one batch. Each frame gets a random session
+    /// number.
     fn send_frame_round<'a>(
         &mut self,
         frames: &[Frame],
@@ -140,7 +142,7 @@ impl FilterUnderTest {
         }
     }
 
-    /// Calls the filter, and checks that it stays within its limits.
+    /// Calls the filter with `came` blocks by `call`, and asserts that it stays within its limits.
     fn call_filter<'a>(
         &mut self,
         came: u64,
@@ -164,7 +166,8 @@ impl FilterUnderTest {
         assert_eq!(came, self.passed + consumed_or_held(counts), "its ledger: {counts:?}");
     }
 
-    /// Calls the filter without blocks at time `now`, and lets it publish its state and report.
+    /// Calls the filter at the time `now` without blocks. Then makes it publish its state, and
+    /// reads its report.
     fn tick(&mut self, now: Time, space: &mut Space<'_>) {
         self.call_filter(0, |node, space| node.tick(space, now), space);
         if let Some((whose, _)) = self.node.description.published_state() {

@@ -36,8 +36,9 @@ fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs one program for one target in the classic interpreter, the eBPF interpreter and the kernel.
-/// Asserts that all three return the same value for every frame.
+/// Runs one program in three ways: in the classic interpreter and, translated to eBPF for the
+/// target, in the eBPF interpreter and in the kernel. Asserts that all three return the same value
+/// for every frame.
 fn compare_judges(
     name: &str,
     program: &ClassicProgram,
@@ -55,8 +56,8 @@ fn compare_judges(
     })
 }
 
-/// Compares all programs on frames generated for each of them; the target of each program is chosen
-/// in rotation.
+/// Compares the results of all programs, each on frames that are generated for it. The programs are
+/// translated for the targets in rotation.
 fn compare_programs(
     test: &str,
     all: &[(String, ClassicProgram)],

@@ -72,9 +72,10 @@ fn compare_judges<'a>(
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request_text(chain))))
 }
 
-/// Compares the judges on chains of filters: every chain of one or two filters for every target,
-/// and, of every 120 chains of three filters, one chain for each of the seven targets. A chain of
-/// `n` filters receives one frame in `steps[n - 1]`; different chains receive different frames.
+/// Compares the judges on chains of filters. Chains of one or two filters are tested for every
+/// target. Of every 120 chains of three filters, one is tested for each of the seven targets. A
+/// chain of `n` filters receives one frame in `steps[n - 1]`; different chains receive different
+/// frames.
 fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, ExamTotals)> {
     let sat = for_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);

@@ -19,8 +19,8 @@ fn run(text: &str) -> Outcome {
     outcome
 }
 
-/// Asserts that the first numbers arrived in order, and that all other numbers are reported as
-/// missing. Returns the number of blocks that arrived.
+/// Asserts that the numbers that arrived begin at 0 and are in order without a gap, and that all
+/// other sent numbers are reported as missing. Returns the number of blocks that arrived.
 fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
     let arrived = captured_frame_numbers(file);
     assert!(arrived.iter().copied().eq(0..arrived.len() as u64), "in order, without a gap");
@@ -76,7 +76,7 @@ fn child_process_writes_beyond_file_size_limit() {
     assert_eq!(length, 24 + arrived * 1516, "and no part of another");
 }
 
-/// File size limit in bytes. It is larger than a pool, smaller than the capture, and not at a
+/// File size limit in bytes, larger than a pool and smaller than the capture. It is not at a
 /// boundary between records.
 const FILE_SIZE_LIMIT: u64 = 40_000_000;
 

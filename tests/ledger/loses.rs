@@ -24,7 +24,7 @@ use testkit::{Frame, need};
 /// Environment variable with the kind of edge that loses a block.
 const LOST_EDGE_VARIABLE: &str = "STREAMLINE_LOSE";
 
-/// A request with calls, a back edge and a ring.
+/// A request whose edges are calls, a back edge and a ring.
 const RING_AND_CYCLE: &str = "generate@thread0 count=5000 seq=yes \
                     | dport@thread0 --name=X |9 (inspect@thread0 | dport --name=X) + count@thread1";
 
@@ -50,8 +50,8 @@ fn child_process_loses_one_block() {
     assert_loss_found(&outcome.ledger.imbalances(), &lost, &lost);
 }
 
-/// Asserts that `found` is the one missing block on an edge of this kind or, if `lost` is
-/// `nothing`, that it is empty.
+/// Asserts that `found` contains only one missing block, on an edge of the kind `kind`. If `lost`
+/// is `nothing`, asserts that `found` is empty.
 fn assert_loss_found(found: &[LedgerImbalance], lost: &str, kind: &str) {
     if lost == "nothing" {
         assert_eq!(found, []);
@@ -120,8 +120,9 @@ fn child_process_loses_blocks_after_the_kernel() {
 /// exist, so that all blocks are lost.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
-/// Loses a block in the kernel ring, in a call, or all blocks on a misdirected edge. Asserts that
-/// the ledger reports the first two losses at the ring, and the third for all blocks.
+/// Runs a child process for each of these losses: one block in the kernel ring, one block in a
+/// call, all blocks on a misdirected edge, and none. Each process asserts that its ledger reports
+/// exactly this loss, at the ring.
 #[test]
 fn ledger_finds_each_loss_between_kernel_and_process() {
     if need::require_bpf().is_none() {
@@ -141,7 +142,7 @@ fn v2_ledger_finds_a_block_lost_on_every_kind_of_edge() {
     }
 }
 
-/// Runs the test with this name in a child process with the given loss.
+/// Runs the test with the name `test` in a child process with the loss `lost`.
 fn run_in_child(test: &str, lost: &str) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "--ignored", test]).env(LOST_EDGE_VARIABLE, lost);

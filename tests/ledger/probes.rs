@@ -161,7 +161,7 @@ impl Stream for HoldBlocksFilter {
     }
 }
 
-/// The number at which the probe `breaks` panics.
+/// The number of the block at which the probe `breaks` panics.
 pub(crate) const PANICKING_BLOCK: u64 = 5000;
 
 /// A filter that panics at block [`PANICKING_BLOCK`].

@@ -19,8 +19,8 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Assumed cost of moving a frame from the kernel to a thread in ns, so high that measured costs do
-/// not matter. In the kernel, a frame costs [`ASSUMED_TWIN_NS`], and a frame for port 9 also costs
-/// [`ASSUMED_KERNEL_EXIT_NS`]. In a thread, every frame costs [`ASSUMED_KERNEL_EXIT_NS`].
+/// not matter. In the kernel, every frame costs [`ASSUMED_TWIN_NS`], and a frame for port 9 also
+/// costs this amount. In a thread, every frame costs this amount.
 const ASSUMED_KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
 const ASSUMED_TWIN_NS: f64 = 5e7;
@@ -59,9 +59,9 @@ struct AdaptiveRun<'p> {
 }
 
 impl AdaptiveRun<'_> {
-    /// Sends batches, in which one in `one_of` frames is for port 9, until `holds` returns true.
+    /// Sends batches until `holds` returns true. One in `one_of` frames of a batch is for port 9.
     /// Waits after each batch until its numbered frames have arrived. `what` describes the
-    /// condition.
+    /// condition in messages.
     fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
         wait_until(what, || {
             send_all(self.pair, &numbered_batch(self.sent, one_of));
@@ -88,8 +88,8 @@ fn first_filter_runs_in_kernel(live: &Live) -> bool {
     found.is_some_and(|(id, _)| plan.space_of(id).kind == SpaceKind::Kernel)
 }
 
-/// Runs a request with this option while `act` sends to it; asserts that all frames for port 9
-/// arrive once and in order. Returns `None` if the machine cannot run the test.
+/// Runs a request with the option `option` while `act` sends frames to it. Asserts that all frames
+/// for port 9 arrive once and in order. Returns `None` if the machine cannot run the test.
 fn assert_frames_arrive_in_order(
     option: &str,
     act: impl FnOnce(&mut AdaptiveRun<'_>),
@@ -99,9 +99,9 @@ fn assert_frames_arrive_in_order(
     Some(outcome)
 }
 
-/// Runs a request with this option and filter while `act` sends to it. Returns its outcome, the
-/// number of frames sent, and the numbers of the frames that arrived. Returns `None` if the machine
-/// cannot run the test.
+/// Runs a request with the option `option` and the filter `filter` while `act` sends frames to it.
+/// Returns its outcome, the number of numbered frames sent, and the numbers of the frames that
+/// arrived. Returns `None` if the machine cannot run the test.
 fn run_request(
     option: &str,
     filter: &str,

@@ -1,5 +1,6 @@
-//! Tests of a `bpf` directly after the source, which the kernel evaluates too, on frames that
-//! differ from those on the wire. The same frames must arrive with and without the socket filter.
+//! Tests of a `bpf` directly after the source, which the kernel evaluates too, as a socket filter.
+//! The frames in memory differ from those on the wire. The same frames must arrive with and without
+//! the socket filter.
 //!
 //! tcpdump is the reference. From a capture, it selects the same frames as `bpf` for any
 //! expression. Live, with VLAN tags in metadata, it selects the same frames for expressions that

@@ -1,6 +1,6 @@
-//! Tests of changes to a path under traffic, in most tests a path whose first filters run in the
-//! kernel. Every delivered frame passes either the old or the new graph, in order. Changes after
-//! the kernel leave its programs in place.
+//! Tests of changes to a path under traffic. In most tests, the first filters of the path run in
+//! the kernel. Every delivered frame passes either the old or the new graph, in order. Changes
+//! after the kernel leave its programs in place.
 
 use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
@@ -164,7 +164,7 @@ fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
     assert!(added.into_iter().eq(wanted), "while it was there, twice with two parents: {count}");
 }
 
-/// An interface is added to a running path as a source, and removed again.
+/// Adds an interface to a running path as a source, and removes it again.
 #[test]
 fn v3_interface_source_is_added_under_traffic() {
     let Some(pair) = quiet_pair() else { return };
@@ -236,7 +236,7 @@ fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
     assert!(frames.iter().map(|frame| frame_number(frame)).eq(wanted));
 }
 
-/// A request that runs in a thread of the test.
+/// A running request, which runs in a thread of the test.
 pub(crate) struct LiveRequest {
     pub(crate) live: Live,
     thread: JoinHandle<Outcome>,

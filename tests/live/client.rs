@@ -18,13 +18,13 @@ use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
 const CONCURRENT_CONNECTIONS: usize = 8;
 /// Maximum requests per second, low enough for an unoptimized observer.
 const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
-/// The window within each second for starting requests, in ms.
+/// The part of each second in which requests are started, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
-/// Result of sending requests: the exchanges whose timestamps may differ between two logs.
+/// The requests whose timestamps may differ between two logs, of all requests that were sent.
 #[derive(Debug, Default)]
 pub(crate) struct SentRequests {
-    /// Paths of the exchanges that straddle a second boundary.
+    /// Paths of the requests whose exchange straddles a second boundary.
     pub(crate) across_second_boundaries: Vec<String>,
 }
 
@@ -174,8 +174,8 @@ impl Request {
         assert_eq!(missing, 0, "{}: {}", self.path, String::from_utf8_lossy(&response));
     }
 
-    /// Returns the length of the response that begins with `response`, or `None` until its head is
-    /// complete.
+    /// Returns the length of the response that begins with the bytes `response`, or `None` until
+    /// its head is complete.
     fn response_length(&self, response: &[u8]) -> Option<usize> {
         let head = response.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
         let text = String::from_utf8_lossy(&response[..head]);

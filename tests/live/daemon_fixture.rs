@@ -99,7 +99,7 @@ impl DaemonFixture {
         *self.lock_daemon() = daemon;
     }
 
-    /// Replaces the daemon's process, and waits until the new one answers.
+    /// Replaces the daemon's process, and waits until the new process replies.
     pub(crate) fn replace_daemon_and_wait(&self, daemon: Child) {
         self.replace_daemon(daemon);
         wait_until("a daemon answers", || Client::connect_at(&self.daemon_directory()).is_ok());
@@ -136,7 +136,8 @@ impl DaemonFixture {
         command
     }
 
-    /// Runs a request as a user. Returns when the filters of the request are part of the program.
+    /// Runs a request as a user. Returns when the filters of the request are part of the kernel
+    /// program.
     pub(crate) fn run(&self, uid: u32, line: &str) -> Observer {
         self.run_command(self.command(uid), uid, line)
     }
@@ -158,7 +159,7 @@ impl DaemonFixture {
             .expect("an answer")
     }
 
-    /// Returns the only program at the interface.
+    /// Returns the only kernel program at the interface.
     pub(crate) fn shared_program(&self) -> KernelProgram {
         let mut programs = self.shared_programs().programs;
         programs.retain(|program| program.interface == SERVER_DEVICE);
@@ -194,8 +195,8 @@ impl DaemonFixture {
         daemon.without("thread closer")
     }
 
-    /// Waits until the daemon has no client, and returns all resources on the machine as
-    /// [`resources`](Self::resources) does.
+    /// Waits until the daemon has no client. Then returns the resources that
+    /// [`resources`](Self::resources) counts.
     pub(crate) fn resources_without_clients(&self) -> Resources {
         let mut resources = Resources::default();
         wait_until("the daemon has no client", || {
@@ -212,8 +213,8 @@ impl DaemonFixture {
         KernelObjects::list_process(self.lock_daemon().id())
     }
 
-    /// Waits until the resources are those in `before`, counted before the users' requests, and
-    /// none of the kernel objects in `numbered` exists.
+    /// Waits until all requests have released their resources: the resources equal those in
+    /// `before`, counted before the requests, and none of the kernel objects in `numbered` exists.
     #[track_caller]
     pub(crate) fn assert_resources_restored(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;
@@ -239,8 +240,8 @@ impl DaemonFixture {
         self.lock_daemon().wait().expect("a child");
     }
 
-    /// Stops the daemon. Asserts that it leaves no program attached and no file behind, except the
-    /// file of the next id while a process still has ids.
+    /// Stops the daemon. Asserts that it leaves no program attached and no file, except the file
+    /// with the next id, which remains while a process still has ids.
     pub(crate) fn stop(&mut self) {
         let process = self.lock_daemon().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());

@@ -318,24 +318,26 @@ fn has_restart_privileges() -> bool {
     need::require_command("bash").is_some() && need::require_command("setpriv").is_some()
 }
 
-/// A trial: the daemon is killed before one step of a user's request, and restarted.
+/// Fixture of a trial in which the daemon is killed before one step of a user's request, and then
+/// restarted.
 struct DaemonKillTrial {
     manager: ServiceManager,
     fixture: DaemonFixture,
 }
 
 impl DaemonKillTrial {
-    /// Starts the next daemon; with `fault`, the daemon stops before the step of this number.
+    /// Starts the next daemon. If `fault` is given, the daemon stops before the step with this
+    /// number.
     fn start_daemon(&self, fault: Option<u32>) -> Child {
         let fault = fault.map(|step| format!("--fault=stop={step}"));
         let words: Vec<String> = self.fixture.daemon_arguments().into_iter().chain(fault).collect();
         start_daemon(&self.manager, &self.fixture.pair.server, &words)
     }
 
-    /// Replaces the running daemon by one that stops before `step`, calls `work`, and then replaces
-    /// the stopped daemon. Returns `None` if the daemon did not reach the step, `Some(None)` if it
-    /// stopped before it replied to clients, so that `work` was not called, and otherwise the
-    /// result of `work`.
+    /// Replaces the running daemon with one that stops before `step`. Calls `work` meanwhile, and
+    /// then replaces the stopped daemon. Returns `None` if the daemon did not reach the step.
+    /// Returns `Some(None)` without calling `work` if the daemon stopped before it replied to
+    /// clients. Otherwise, returns the result of `work`.
     fn with_fault_at<T: Send>(
         &self,
         step: u32,

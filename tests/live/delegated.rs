@@ -1,6 +1,6 @@
 //! Tests of requests of several users in one program: each user's frames are in the user's own
-//! rings, which a process of that user can read but not write, without the right to load programs.
-//! (CONTRACT 21, 25; RELIABILITY T2, T17, T19)
+//! rings. A process of that user can read the rings but not write them, and needs no right to load
+//! programs. (CONTRACT 21, 25; RELIABILITY T2, T17, T19)
 
 use crate::judge::run_without_perfmon;
 use crate::send::{parse_capture, send_all};
@@ -201,11 +201,11 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
 
 const CHILD_REQUEST_VARIABLE: &str = "STREAMLINE_LIVE_HANDOUT";
 const CHILD_REQUEST: &str = "| ip | udp | dport |53 ( count + pcap - )";
-/// Number of frames, few enough to fit into a pipe that is not read.
+/// Number of frames that the test sends. They fit into a pipe that is not read.
 const CHILD_FRAME_COUNT: usize = 40;
 
-/// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
-/// timeout of tests.
+/// Returns the next message from the peer at `socket`, with its descriptors. `whom` names the peer
+/// in the failure message. Panics if no message arrives within the timeout of tests.
 fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     let is_readable = sys::poll::readable(&[socket.as_fd()], Some(LIMIT));
     assert_eq!(is_readable, [true], "waited for {whom}");
@@ -305,7 +305,7 @@ fn start(socket: OwnedFd, text: &str) -> Option<Child> {
 #[derive(Debug)]
 struct RemoteKernel;
 
-/// A request that the process at the other end of standard input serves.
+/// A request of this process that the process at the other end of standard input serves.
 #[derive(Debug, Default)]
 struct RemoteRequest(OnceLock<FinalCounters>);
 
@@ -343,8 +343,8 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// Asserts that every attempt to map the rings for writing or to set their contents is refused, and
-/// that another map in place of a ring is refused.
+/// Asserts that a user cannot change the rings. Every attempt to map them for writing or to set
+/// their contents must be refused, and so must another map in place of a ring.
 fn assert_writes_are_refused(
     layout: &DelegatedLayout,
     [records, pointers, doorbell]: [&OwnedFd; 3],
@@ -365,7 +365,8 @@ fn assert_writes_are_refused(
     eprintln!("refused {refused}");
 }
 
-/// Entry point of the client process; its request is in an environment variable.
+/// Entry point of the client process, which runs the request in the environment variable
+/// [`CHILD_REQUEST_VARIABLE`].
 #[test]
 fn child_process_runs_request() {
     let Ok(text) = std::env::var(CHILD_REQUEST_VARIABLE) else { return };

@@ -11,7 +11,7 @@ use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
 const JOB: &str = "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz";
-/// The request whose path the job reads.
+/// The request of the path that the shell job reads.
 const REQUEST: &str = "rx | ip | dport |80 untcp | http |get count";
 /// Number of GET requests, as many as a client makes over a few connections.
 const REQUESTS: usize = 60;

@@ -63,7 +63,7 @@ impl ForeignPrograms {
         Some(Self { pair, _links: links, _socket: socket })
     }
 
-    /// Returns what a command prints in the namespace.
+    /// Returns the standard output of a command that runs in the namespace.
     fn command_output(&self, arguments: &[&str]) -> String {
         let mut command: Command = self.pair.server.command(streamline_program());
         let ran = command.args(arguments).env("NO_COLOR", "1").output().expect("the program");

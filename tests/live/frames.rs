@@ -15,7 +15,7 @@ use testkit::{Frame, Random, Segment};
 /// Offset of the TCP header in a frame, after an Ethernet header and an IPv4 header without
 /// options.
 const TCP_OFFSET: usize = 14 + 20;
-/// Number of bytes sent over a connection.
+/// Number of bytes sent over a TCP connection.
 const TRANSFER_LENGTH: usize = 3 << 20;
 
 /// Sends bytes to the server; returns the bytes that the server received.
@@ -47,8 +47,8 @@ fn data_frames(frames: &[Vec<u8>]) -> Vec<&[u8]> {
     frames.iter().map(Vec::as_slice).filter(|frame| frame.len() > header(frame)).collect()
 }
 
-/// Transfers bytes while a capture is written and streams are reassembled; returns the frames that
-/// carried the bytes.
+/// Transfers bytes over TCP while one request writes a capture and another one reassembles streams.
+/// Returns the frames that carried the bytes.
 fn capture_transfer_frames(pair: &NamespacePair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
     let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));

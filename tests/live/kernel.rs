@@ -49,8 +49,8 @@ fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Runs the filters `behind` over the same frames twice: with `rx` where the plan places it, and
-/// with `rx` in a thread.
+/// Sends the same frames to two requests with the filters `behind`: one whose `rx` the plan places
+/// in the kernel, and one whose `rx` is in a thread. Returns the results of both.
 fn run_in_kernel_and_thread(
     pair: &NamespacePair,
     behind: &str,
@@ -84,8 +84,8 @@ fn report_counters(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// Returns, for each filter, the blocks that it received, passed, did not select and did not
-/// classify.
+/// Returns, for each filter, the blocks that it received, the blocks that it passed, the blocks
+/// whose class no arc selected, and the blocks that it gave no class.
 fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let one = |name: &&str| {
         let filter = filter_entry(ran, name);
@@ -143,8 +143,8 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
     }
 }
 
-/// Runs a request with more filters than one program holds, which is compiled to several programs
-/// connected by tail calls.
+/// Runs a chain with more filters than one program holds. Asserts that the chain is compiled to
+/// several programs connected by tail calls, and that its results equal those in a thread.
 #[test]
 fn k1_chain_of_any_length_runs_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
@@ -275,8 +275,8 @@ fn frames_lost_in_a_lapped_ring_are_counted() {
     assert_eq!(lapped.sum::<u64>(), lost, "{}", ran.ledger);
 }
 
-/// While a reader is stopped and the ring is lapped many times, frames are only counted. Afterwards
-/// the reader receives new frames, and the ledger accounts for all frames.
+/// Stops a reader while its ring is lapped many times. Asserts that frames are then only counted,
+/// that the reader receives new frames afterwards, and that the ledger accounts for all frames.
 #[test]
 fn frames_of_a_stopped_reader_are_counted() {
     const FRAMES: u64 = 12_000;
@@ -341,7 +341,7 @@ fn program_survives_its_device_going_down_and_up() {
     assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
-/// Returns the programs at the server's device.
+/// Returns the kernel programs attached to the server's device.
 fn attached_programs(pair: &NamespacePair, side: Side) -> Chain {
     pair.server.run_in_network_namespace(|| tcx_chain(device_index(), side).expect("a chain"))
 }

@@ -37,7 +37,8 @@ fn send_in_groups(pair: &NamespacePair, frames: &[Vec<u8>]) {
     frames.chunks(250).for_each(|bunch| send_all(pair, bunch));
 }
 
-/// Runs a redirecting request with these options over frames.
+/// Runs a redirecting request with these options over frames. Asserts that its XDP program is
+/// detached at the end.
 fn run_redirecting(
     pair: &NamespacePair,
     options: &[&str],
@@ -74,8 +75,8 @@ fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns, for each filter, the blocks that it received, passed, did not select, did not classify
-/// and dropped.
+/// Returns, for each filter, the blocks that it received, the blocks that it passed, the blocks
+/// whose class no arc selected, the blocks that it gave no class, and the blocks that it dropped.
 fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
     let one = |name: &&str| what.map(|what| filter_entry(ran, name)[what].clone());
@@ -317,8 +318,8 @@ fn kernel_redirect_on_the_default_route_needs_force() {
     assert_eq!(filter_entry(&ran, "rx")["space"], "kernel", "{}", ran.err);
 }
 
-/// A redirecting program may have 64 filters, although each of them may return unsure for a frame,
-/// in which case the headroom of the frame names the filter.
+/// Runs a redirecting request with 64 filters in the kernel. Each of them may return unsure for a
+/// frame; the headroom of the frame then names the filter.
 #[test]
 fn v5_redirect_of_64_filters_runs_in_the_kernel() {
     let Some(pair) = quiet_pair(1500) else { return };

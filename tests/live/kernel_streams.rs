@@ -1,7 +1,7 @@
 //! Tests of PipesFS files of filters that run in a program of the daemon in the kernel. Each stream
-//! contains the frames that tcpdump captures with the same filter, while the program is not
-//! replaced. If a reader or the mount's server is killed, its streams are closed. Operations that
-//! such a file cannot perform are refused with the reason. FEATURES B8, B9, B10
+//! contains the frames that tcpdump captures with the same filter. Opening a stream does not
+//! replace the program. If a reader or the mount's server is killed, its streams are closed.
+//! Operations that such a file cannot perform are refused with the reason. FEATURES B8, B9, B10
 
 use crate::scratch::Scratch;
 use crate::second_job::{Guard, Mounted, spawn, streamline};
@@ -79,7 +79,8 @@ impl Scene {
         (cat, to)
     }
 
-    /// Runs a shell command in the mount, which must fail; returns the reason that the mount gives.
+    /// Runs a shell command in the mount. Asserts that the command fails, and returns the reason
+    /// that the mount gives.
     fn failure(&self, command: &str) -> String {
         let mut shell = Command::new("sh");
         shell

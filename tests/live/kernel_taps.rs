@@ -270,7 +270,8 @@ fn b8_tap_follows_its_filter_into_the_kernel_and_out_of_it() {
     check_tap_during_changes("ip | udp@thread0 | dport |9 count", &edits);
 }
 
-/// Stops the sender on drop, even if a test fails, so that the scope of its thread ends.
+/// A guard that stops the sending thread on drop, even if a test fails, so that the scope of this
+/// thread ends.
 struct StopOnDrop<'s>(&'s AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -15,8 +15,8 @@ use testkit::{need, streamline_program};
 /// Number of requests that observe the frames at the same time.
 const CONCURRENT_REQUESTS: usize = 10;
 
-/// Returns a node for each twin that does not edit frames, without the twins whose class depends on
-/// a seed, a key, or the time.
+/// Returns the twins that do not edit frames, each as a node of a request. Omits the twins whose
+/// class depends on a seed, a key, or the time.
 fn twins() -> Vec<String> {
     let all = FILTERS.iter().filter(|entry| entry.kernel.is_some());
     let all = all.filter(|entry| entry.kind != FilterKind::Editing);
@@ -47,9 +47,9 @@ fn requests() -> Vec<String> {
     all
 }
 
-/// Returns a request that counts the blocks that leave `chain`, by length and by the first bytes of
-/// their view: unanswered blocks on one edge, and all blocks on another. No filter after the chain
-/// uses sessions, which the kernel does not assign.
+/// Returns a request that counts the blocks that leave `chain`, by their length and by the first
+/// bytes of their view. It counts unanswered blocks on one edge, and all blocks on another. No
+/// filter after the chain uses sessions, which the kernel does not assign.
 fn request_text(source: &str, chain: &str) -> String {
     let lengths = "(count@thread0 |all hist@thread0 of=length)";
     // The link address, IPv4, IPv6, the payload, and a tag behind another.
@@ -62,7 +62,7 @@ fn request_text(source: &str, chain: &str) -> String {
     )
 }
 
-/// Returns the reports of all counts and histograms, in a fixed order.
+/// Returns the reports of all filters `count` and `hist`, in a fixed order.
 fn reports(ran: &ObserverResult) -> Vec<String> {
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();
     let reports = filters.filter_map(|filter| {

@@ -28,8 +28,9 @@ const CHANGES: [&str; 10] = [
     "move ipproto kernel",
 ];
 
-/// Returns frames of connections: the first half of a message if `first` is true, else the SYN and
-/// the second half, which `tcp` holds until the first half arrives.
+/// Returns frames of `connections` connections. If `first` is true, they are the first halves of
+/// messages. Otherwise, they are the SYN and the second halves, which `tcp` holds until the first
+/// halves arrive.
 fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
     let frame = |connection: u32, sequence: u32, flags: u8, text: &str| {
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
@@ -123,7 +124,7 @@ fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apa
     );
 }
 
-/// Stops the sender on drop, even if a test fails.
+/// A guard that stops the sending thread on drop, even if a test fails.
 struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! Tests of requests of many filters, all of which run in the kernel unless they need too many
+//! Tests of requests with many filters. All filters run in the kernel unless they need too many
 //! exits. A filter may return unsure for a frame, which then continues at that filter in the
 //! process. The results equal the results of the same request in a thread. [FEATURES V5; CONTRACT
 //! 18, 19]
@@ -44,9 +44,9 @@ fn datagram_with_many_headers() -> Frame {
     (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
 }
 
-/// Returns frames that `eth` in the kernel is unsure about and, for each of them, three frames that
-/// the filter `network` is unsure about: a frame with too many extension headers, and both
-/// fragments of a datagram.
+/// Returns frames for which `eth` in the kernel returns unsure and, for each of them, three frames
+/// for which `network` ([`request_with_filters`]) does: a frame with too many extension headers,
+/// and both fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let stack = || {
         Frame::ethernet()
@@ -94,9 +94,10 @@ pub(crate) fn assert_unsure_exits(ran: &ObserverResult, network: &str) {
     }
 }
 
-/// Returns, for each filter in order, its name and the blocks that it received, passed, did not
-/// select, did not classify and dropped. The source and the first filter are omitted because they
-/// also count frames that the host sends by itself.
+/// Returns, for each filter in order, its name, the blocks that it received, the blocks that it
+/// passed, the blocks whose class no arc selected, the blocks that it gave no class, and the blocks
+/// that it dropped. Omits the source and the first filter, because they also count frames that the
+/// host sends by itself.
 pub(crate) fn block_counts(ran: &ObserverResult) -> Vec<Value> {
     let what = ["name", "taken", "passed", "unselected", "unanswered", "dropped"];
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();
@@ -111,7 +112,8 @@ fn run_over_frames(pair: &NamespacePair, line: &str, frames: &[Vec<u8>]) -> Obse
     ran
 }
 
-/// Runs a request with `filters` filters in the kernel and in a thread, and compares the results.
+/// Runs a request with `filters` filters in the kernel and in a thread. Asserts that the results
+/// are equal.
 fn assert_runs_in_kernel(network: &str, filters: usize) {
     let Some(pair) = quiet_pair() else { return };
     let frames = mixed_frames();
@@ -139,7 +141,8 @@ fn v5_request_of_200_filters_runs_in_the_kernel() {
     assert_runs_in_kernel("ip", 200);
 }
 
-/// A program has a limited number of exit counters. The filters that fit stay in the kernel.
+/// Runs a request that needs more exits than a program can count. Asserts that the filters whose
+/// exits fit stay in the kernel.
 #[test]
 fn v5_too_many_exits_leave_a_prefix_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
@@ -153,8 +156,8 @@ fn v5_too_many_exits_leave_a_prefix_in_the_kernel() {
     assert!(why.contains("exits from the kernel, and the maximum is 320"), "{why}");
 }
 
-/// A frame that is delivered to many branches needs an exit for each branch. If there are too many
-/// exits, only the filters before the branches stay in the kernel.
+/// Runs a request that delivers a frame to many branches, and needs an exit from the kernel for
+/// each branch. Asserts that only the filters before the branches stay in the kernel.
 #[test]
 fn v5_too_many_exits_per_frame_leave_a_kernel_prefix() {
     let Some(pair) = quiet_pair() else { return };
@@ -172,8 +175,8 @@ fn v5_too_many_exits_per_frame_leave_a_kernel_prefix() {
     assert!(counts.iter().all(|count| count["taken"]["blocks"] == FRAMES_SENT), "{}", ran.ledger);
 }
 
-/// Ordinary and unsure frames share one ring. Each loss of a slow reader is counted for the edge of
-/// the lost frame, and the other frames arrive in order.
+/// Lets a slow reader lose ordinary and unsure frames, which share one ring. Asserts that each loss
+/// is counted for the edge of the lost frame, and that the other frames arrive in order.
 #[test]
 fn v5_lapped_frames_are_counted_for_their_exit() {
     const LAPPED_FRAMES: u64 = 20_000;

@@ -1,5 +1,6 @@
 //! Tests of live traffic: the command `streamline` runs as users start it, on devices between
-//! namespaces that each test creates. Results are compared with those of the programs at both ends.
+//! namespaces that each test creates. The results are compared with those of the programs that send
+//! and receive the traffic.
 //!
 //! All tests need root, and are skipped with a message otherwise. Nothing leaves the namespaces.
 #![forbid(unsafe_code)]

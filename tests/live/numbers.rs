@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use testkit::Frame;
 
-/// Offset of the number in a frame, after the headers of Ethernet, IPv4 and UDP.
+/// Offset of the number in a numbered frame, after the headers of Ethernet, IPv4 and UDP.
 const NUMBER_OFFSET: usize = 42;
 
 /// Length in bytes of the numbered frames, unless a test needs another length.
@@ -27,9 +27,9 @@ pub(crate) fn frame_number(frame: &[u8]) -> u64 {
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// Asserts that the numbers in `received`, plus the ranges in the field `missing` of a source or an
-/// edge, are exactly the numbers below `sent`. Returns the processor numbers that the ranges name;
-/// `None` for a range without one.
+/// Asserts that the numbers in `received` and the ranges in `missing` together are exactly the
+/// numbers below `sent`. `missing` is the field of this name of a source or an edge. Returns the
+/// processor numbers that the ranges name; `None` for a range without one.
 pub(crate) fn assert_missing_is_reported(
     received: &[u64],
     missing: &Value,

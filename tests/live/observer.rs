@@ -53,7 +53,8 @@ impl Observer {
         observer
     }
 
-    /// Starts a request like [`Observer::start`], with standard output in a pipe.
+    /// Starts a request like [`Observer::start`], with standard output in a pipe. Also returns the
+    /// reading end of the pipe.
     pub(crate) fn start_piped(space: &Namespace, line: &str) -> (Self, ChildStdout) {
         let folder = Scratch::new();
         let mut observer = Self::spawn_in_directory(
@@ -67,12 +68,13 @@ impl Observer {
         (observer, out)
     }
 
-    /// Starts a request that redirects the frames of a device. Returns when it is attached.
+    /// Starts a request that redirects the frames of a device. Returns when its XDP program is
+    /// attached.
     pub(crate) fn start_redirecting(space: &Namespace, device: &str, line: &str) -> Self {
         Self::start_redirecting_with_options(space, device, &[], line)
     }
 
-    /// Starts a redirecting request with options. Returns when it is attached.
+    /// Starts a redirecting request with options. Returns when its XDP program is attached.
     pub(crate) fn start_redirecting_with_options(
         space: &Namespace,
         device: &str,
@@ -270,7 +272,7 @@ impl ObserverResult {
 pub(crate) struct SourceReport {
     pub(crate) observed: Option<u64>,
     pub(crate) given: u64,
-    /// Losses by location; the number is `None` for a counter that could not be read.
+    /// Losses by location. The number is `None` if the counter of the location could not be read.
     pub(crate) dropped: Vec<(String, Option<u64>)>,
 }
 

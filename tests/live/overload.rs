@@ -23,7 +23,8 @@ const FRAMES_SENT_PER_READ: u64 = 10;
 /// Length of a record header in the capture, in bytes.
 const RECORD_HEADER_LENGTH: usize = 16;
 
-/// Sends more frames to a request than it can read. Returns its result, and the numbers of the
+/// Sends more frames to a request than it can process. `behind` contains the filters between the
+/// source and the sink of the request. Returns the result of the request, and the numbers of the
 /// frames that arrived, in order.
 fn send_more_than_request_reads(pair: &NamespacePair, behind: &str) -> (ObserverResult, Vec<u64>) {
     let frames = numbered_frames(0..FRAMES_SENT, FRAME_SIZE);

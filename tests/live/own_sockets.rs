@@ -61,7 +61,8 @@ struct Tap {
     _running: DelegatedRequest,
 }
 
-/// A packet in the ring of a user's tap, with its direction: sent or received by the user.
+/// A packet in the ring of a user's tap. `sent` is true if the user sent the packet, and false if
+/// the user received it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct UserPacket {
     sent: bool,
@@ -95,7 +96,7 @@ impl Tap {
         Self { rings, _running: running }
     }
 
-    /// Returns all packets, ordered by time.
+    /// Returns all packets that the tap has recorded, ordered by time.
     fn packets(&self) -> Vec<UserPacket> {
         let mut reader = Reader::new(Arc::clone(&self.rings), vec![0]);
         reader.load_writer_positions();
@@ -111,7 +112,7 @@ impl Tap {
         all
     }
 
-    /// Returns true if any of the user's mappings contains these bytes.
+    /// Returns true if one of the rings that the user has mapped contains the bytes `mark`.
     fn contains_mark(&self, mark: &[u8]) -> bool {
         [self.rings.records(), &*self.rings].into_iter().any(|rings| {
             let mut bytes = vec![0; rings.memory().len()];
@@ -124,8 +125,8 @@ impl Tap {
 /// Number of bytes per conversation and direction.
 const CONVERSATION_BYTES: usize = 600_000;
 
-/// Exchanges data over TCP. The server closes its connection first, because a socket in TIME_WAIT
-/// no longer belongs to a user.
+/// Exchanges data over TCP between a user and the server at `listener`. The server closes its
+/// connection first, because a socket in TIME_WAIT no longer belongs to a user.
 fn exchange_data(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
     let address = listener.local_addr().expect("an address");
     std::thread::scope(|scope| {
@@ -174,8 +175,8 @@ fn socket_port(address: std::io::Result<SocketAddr>) -> u16 {
     address.expect("an address").port()
 }
 
-/// Returns the TCP packets from or to a port in an Ethernet capture, without link headers: the
-/// packets that `from` sent, and all others.
+/// Returns the TCP packets from or to a port in an Ethernet capture, without link headers. The
+/// first list contains the packets that `from` sent, the second list all others.
 fn tcp_packets_of_port(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
     let packets = parse_capture(capture).into_iter().filter_map(|frame| {
         let length = usize::from(u16::from_be_bytes(*frame.get(16..)?.first_chunk()?));
@@ -284,8 +285,8 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     assert!(points.status().is_empty());
 }
 
-/// A user's memory contains neither packets that might be attributed to the wrong user, nor packets
-/// without a socket.
+/// Asserts that a user's memory contains neither packets that might be attributed to the wrong
+/// user, nor packets without a socket.
 #[test]
 fn p7_v7_user_memory_contains_no_foreign_bytes() {
     let Some(()) = require_program_loading() else { return };
@@ -416,7 +417,7 @@ fn p7_packets_that_interrupt_a_sender_are_complete() {
     );
 }
 
-/// A process that is killed leaves no program attached.
+/// Kills a process, and asserts that it leaves no program attached.
 #[test]
 fn p7_killed_process_leaves_no_program_attached() {
     let Some(()) = require_program_loading() else { return };

@@ -9,14 +9,14 @@ use testkit::need;
 use testkit::net::Namespace;
 use testkit::streamline_program;
 
-/// Copies the program to a path where every user may execute it.
+/// Copies the program to a path where every user may execute it, and returns the path.
 pub(crate) fn copy_program_for_every_user(folder: &Scratch) -> PathBuf {
     let copy = folder.path("streamline");
     testkit::copy_program(streamline_program(), &copy);
     copy
 }
 
-/// Returns a command as an unprivileged user.
+/// Extends a command by arguments of setpriv(1), so that it runs `words` as an unprivileged user.
 fn command_as_overflow_user(mut command: Command, words: &[&str]) -> Command {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
     command.args(words);

@@ -132,8 +132,8 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     assert_eq!(ran.frames("1.pcap").len(), 0);
 }
 
-/// A frame can take only a limited number of exits from a program. A filter that needs more runs in
-/// a thread, and the report gives the reason.
+/// Runs a filter that needs more exits for one frame than a program may have. Asserts that the
+/// filter runs in a thread, and that the report gives the reason.
 #[test]
 fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = quiet_pair() else { return };

@@ -44,7 +44,7 @@ fn t12_only_the_request_over_its_kernel_quota_ends() {
     fixture.stop();
 }
 
-/// Requests `redirect` as a user without the right to send frames, from a daemon that has this
+/// Runs a request with `redirect` as a user who may not send frames, while the daemon has this
 /// right. Asserts that the request is refused, and that no frame is sent.
 #[test]
 fn t12_daemon_sends_no_frames_for_users_without_right() {
@@ -81,7 +81,7 @@ fn t12_daemon_sends_no_frames_for_users_without_right() {
     fixture.stop();
 }
 
-/// Stops the sender on drop, even if a test fails.
+/// A guard that stops the sending thread on drop, even if a test fails.
 struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

@@ -8,8 +8,8 @@ use std::process::Command;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::streamline_program;
 
-/// The output of the request depends on time, so the replay is compared with the recorded run and
-/// not with another live run.
+/// Replays the record of a request whose output depends on time. Compares the replay with the
+/// recorded run, because another live run would have another output.
 #[test]
 fn v10_recorded_live_path_replays_identically() {
     let Some(pair) = NamespacePair::new(DevicePairSettings {

@@ -73,7 +73,8 @@ fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Runs a request over frames; returns the frames that reach the third host, and the result.
+/// Runs a request over frames. If `takes` is true, the request takes the frames from the host.
+/// Returns the frames that reach the third host, and the result of the request.
 fn run_redirecting(
     line: &VethChain,
     text: &str,

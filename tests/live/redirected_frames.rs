@@ -40,8 +40,8 @@ fn frames_received(pair: &NamespacePair) -> u64 {
     counters.received + counters.receive_dropped
 }
 
-/// Redirects frames in small groups, each of which is sent after the previous group has been
-/// written. Returns the result.
+/// Redirects frames in groups of `bunch` frames. Sends each group after the request has written the
+/// previous one. Returns the result of the request.
 fn redirect_in_groups(
     pair: &NamespacePair,
     line: &str,
@@ -171,7 +171,7 @@ fn g1_frames_longer_than_a_buffer_arrive_whole() {
     assert!(ran.frames("out") == frames);
 }
 
-/// A Python program that sends one datagram that the device must segment.
+/// A Python program that sends one long datagram, which the device must split into segments.
 const SEGMENTED_SENDER_SCRIPT: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,6 +1,6 @@
-//! Tests of requests with some of the capabilities. They run in the deepest permitted space, have
-//! the same result on the same frames, and report why a deeper placement was refused. Only the test
-//! itself runs as root.
+//! Tests of requests of users who have only some of the capabilities. The requests run in the
+//! deepest permitted space, have the same result on the same frames, and report why a deeper
+//! placement was refused. Only the test itself runs as root.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
@@ -61,8 +61,8 @@ fn kernel_refusal(explained: &Value, name: &str) -> Option<String> {
     kernel?["refused"].as_str().map(str::to_owned)
 }
 
-/// Sets of capabilities, each with the expected way of loading programs: `None` if the kernel
-/// refuses them, `Some(true)` if they are loaded hardened, that is, without CAP_PERFMON, and
+/// Sets of capabilities, each with the expected result of loading a program: `None` if the kernel
+/// refuses the program, `Some(true)` if it is loaded hardened, that is, without CAP_PERFMON, and
 /// otherwise `Some(false)`.
 const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),

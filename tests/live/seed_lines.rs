@@ -17,13 +17,14 @@ use testkit::streamline_program;
 
 /// The expected outcome of a request.
 enum ExpectedOutcome {
-    /// The request runs and loses nothing, and its result passes this check.
+    /// The request runs and loses nothing. Its result passes this check.
     Runs(fn(&ObserverResult)),
-    /// The request runs while a program reads its named sink, whose name is given. The check gets
-    /// the result and the bytes that the program received.
+    /// The request runs while a program reads its named sink. The fields are the name of the sink,
+    /// and a check of the result and of the bytes that the program received.
     RunsWithReader(&'static str, fn(&ObserverResult, &[u8])),
-    /// The request runs while a program writes the capture to its named source, whose name is
-    /// given. The frames of the capture arrive at the other end of the veth pair.
+    /// The request runs while a program writes the capture to its named source. The fields are the
+    /// name of the source, and a check of the result. The frames of the capture arrive at the other
+    /// end of the veth pair.
     RunsWithWriter(&'static str, fn(&ObserverResult)),
     /// The request is refused with a message that contains this hint.
     Refused(&'static str),
@@ -131,17 +132,17 @@ const REQUESTS: &[(&str, &str, ExpectedOutcome)] = &[
 const FRAMES_IN_CAPTURE: u64 = 105;
 /// Number of frames in `web.pcap` that go to port 80.
 const FRAMES_TO_PORT_80: u64 = 39;
-/// Number of blocks in all TCP streams.
+/// Number of blocks in all TCP streams of `web.pcap`.
 const TCP_STREAM_BLOCKS: u64 = 43;
-/// Number of blocks in all HTTP messages.
+/// Number of blocks in all HTTP messages of `web.pcap`.
 const HTTP_MESSAGE_BLOCKS: u64 = 40;
 /// Number of connections in `web.pcap` that transfer data.
 const CONNECTIONS: usize = 7;
 /// Number of frames in `web.pcap` with TCP data.
 const TCP_DATA_FRAMES: usize = 29;
-/// Number of bytes in the TCP frames.
+/// Number of bytes in the TCP frames of `web.pcap`.
 const TCP_BYTES: usize = 26_707;
-/// Number of bytes in the DNS questions.
+/// Number of bytes in the DNS questions of `web.pcap`.
 const DNS_QUESTION_BYTES: usize = 143;
 
 /// Returns the number of blocks that a filter received.
@@ -162,8 +163,8 @@ fn assert_sixteen_messages(ran: &ObserverResult) {
     assert_eq!(folder.count(), 16 + 1, "16 messages, and the index");
 }
 
-/// Asserts that there is a compressed capture for each connection with data, named after its two
-/// ends.
+/// Asserts that a request has written a compressed capture for each connection with data. The name
+/// of the capture contains both ends of the connection.
 fn assert_connection_captures(ran: &ObserverResult) {
     let index = String::from_utf8(ran.file("files/index.jsonl")).expect("text");
     assert_eq!(index.lines().count(), CONNECTIONS, "{index}");

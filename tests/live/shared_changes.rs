@@ -71,8 +71,9 @@ pub(crate) fn reports_no_loss(message: &str) -> bool {
     message.contains("lost 0, duplicated 0, reordered 0")
 }
 
-/// Returns true if the reply reports that a thread did not start the command in time or was waiting
-/// for room in a ring. On a busy machine both mean that a thread got no CPU time.
+/// Returns true if the reply reports one of two failures: a thread did not start the command in
+/// time, or was waiting for room in a ring. On a busy machine, both mean that a thread got no CPU
+/// time.
 pub(crate) fn reports_no_processor_time(message: &str) -> bool {
     message.contains("did not start the command in time")
         || message.contains("waits for room in a ring")
@@ -83,8 +84,8 @@ fn filters_with_users(program: &KernelProgram) -> Vec<(String, usize)> {
     program.steps.iter().map(|step| (step.name.clone(), step.lines)).collect()
 }
 
-/// Asserts that the numbered frames arrived in order, each at most once, and that every number
-/// below `sent` that is missing after the first arrival is counted as lost.
+/// Asserts that numbered frames arrived in order, each at most once. From the first number that
+/// arrived up to `sent`, each missing number must be counted as lost.
 pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
     ran.assert_balanced();
     let numbers = frame_numbers(&ran.frames("all.pcap"));
@@ -154,7 +155,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     fixture.stop();
 }
 
-/// Stops the sender on drop, even if a test fails.
+/// A guard that stops the sending thread on drop, even if a test fails.
 pub(crate) struct StopSenderOnDrop<'e>(pub(crate) &'e AtomicBool);
 
 impl Drop for StopSenderOnDrop<'_> {

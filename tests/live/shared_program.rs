@@ -37,7 +37,8 @@ fn build_request(
     build_with_steps(pair, points, text, &RollbackLog::default())
 }
 
-/// Builds a request in the server's namespace. The plan must place a source in the kernel.
+/// Builds a request in the server's namespace, with the rollback log `steps`. Asserts that the plan
+/// places a source in the kernel.
 fn build_with_steps(
     pair: &NamespacePair,
     points: &AttachPoints,
@@ -83,7 +84,7 @@ impl RunningRequest {
     }
 }
 
-/// Returns the reports of a request's filters, by name.
+/// Returns the rows in the reports of a request's filters, by name of the filter.
 pub(crate) fn reports_by_filter(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
     let reports = outcome.reports.iter();
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
@@ -231,7 +232,7 @@ fn failed_addition_of_a_request_changes_nothing() {
     assert_eq!(captured as u64, 10 * (failed + 1), "every frame");
 }
 
-/// Returns the number of descriptors of kernel objects in this process.
+/// Returns the number of descriptors of this process that refer to BPF objects.
 fn kernel_object_descriptors() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let link =

@@ -18,7 +18,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
-/// Number of frames per phase, more than fit into a pipe, so that a write of the sink stalls.
+/// Number of frames that the test sends at a time, more than fit into a pipe. A write of the sink
+/// then stalls.
 const FRAMES: u64 = 5000;
 
 /// Returns the name of the space in which the sink `pcap` runs.
@@ -28,9 +29,9 @@ fn pcap_sink_space(live: &Live) -> String {
     plan.space_of(id).name.clone()
 }
 
-/// Runs a request with this option, whose output is a pipe. The reader of the pipe starts only
-/// after the first [`FRAMES`] frames have been sent. Then calls `then`, and sends [`FRAMES`] frames
-/// again. Returns the outcome and the numbers of the frames that arrived.
+/// Runs a request with the option `option`, whose output is a pipe. The reader of the pipe starts
+/// only after the first [`FRAMES`] frames have been sent. Then calls `then`, and sends [`FRAMES`]
+/// frames again. Returns the outcome and the numbers of the frames that arrived.
 fn run_into_pipe(
     pair: &NamespacePair,
     option: &str,

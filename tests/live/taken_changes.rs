@@ -60,8 +60,8 @@ fn v3_g7_no_frame_escapes_while_its_flow_taker_changes() {
     assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
 }
 
-/// A change of the expression is refused, because the source cannot be replaced. The request then
-/// continues as before.
+/// Tries to change the expression of a running source. Asserts that the change is refused, because
+/// the source cannot be replaced, and that the request continues as before.
 #[test]
 fn g7_change_of_a_running_expression_is_refused() {
     let Some(pair) = quiet_pair() else { return };

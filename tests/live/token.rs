@@ -20,7 +20,7 @@ use std::process::Command;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
-/// Key of the filter `token`, in hexadecimal digits.
+/// The key of the filter `token` in these tests, in hexadecimal digits.
 const KEY_HEX: &str = "5f8d1c0e77a92b346c01fe98d4b35a20";
 /// Number of datagrams, less than the reordering window.
 const DATAGRAMS: u64 = 120;

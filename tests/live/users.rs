@@ -264,13 +264,13 @@ impl DaemonFixture {
     }
 }
 
-/// Returns a duplicate of the descriptor that is the connection of a request, which is the first
-/// one in `held`.
+/// Returns a duplicate of the descriptor of a request's connection, which is the first descriptor
+/// in `held`.
 fn find_request_connection(held: &[OwnedFd]) -> OwnedFd {
     held[0].try_clone().expect("a descriptor")
 }
 
-/// Sends a message; returns the reply and its descriptors.
+/// Sends the call `attach` to the daemon. Returns the reply and the descriptors in it.
 fn send_and_receive(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
     let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
     sys::descriptor::send(socket, &call.to_bytes(), &[]).expect("sent");
@@ -350,7 +350,8 @@ fn request_with_option(option: &str, port: u16) -> String {
     format!("{option}rx {SERVER_DEVICE} ring=1MB | udp | dport |{port} pcap all.pcap")
 }
 
-/// Returns the rings at the interface: user, group, and number of requests.
+/// Returns the rings at the interface, each with its user, its group, and the number of requests
+/// that use it.
 fn rings_at_interface(fixture: &DaemonFixture) -> Vec<(Option<u32>, Option<String>, usize)> {
     let program = fixture.shared_program();
     let mut rings: Vec<_> =

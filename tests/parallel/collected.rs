@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The test filters that these requests use in addition to those of the catalog.
+/// The test filters that the requests of these tests use in addition to those of the catalog.
 pub(crate) const TEST_FILTERS: &[&Description] =
     &[&KEEP_BLOCKS, &YIELD_PROCESSOR, &MULTIPLY_BLOCKS, &PANIC_AT_BLOCK];
 
@@ -22,7 +22,7 @@ const fn number_parameter(name: &'static str, high: u64) -> Parameter {
     Parameter::required(name, ParameterType::Number { low: 0, high }, "a number")
 }
 
-/// A filter that collects its blocks.
+/// A filter that stores its blocks, so that the test can read them.
 const KEEP_BLOCKS: Description = Description {
     name: "keep",
     summary: "keep what goes by for the test",
@@ -147,8 +147,9 @@ impl LaneFilter for PanicAtBlock {
     }
 }
 
-/// Runs a request with `keep` on a machine with this many processors, on which costly filters get
-/// threads of their own. Returns the collected blocks and the number of threads.
+/// Runs a request with `keep` on a machine with `processors` processors. On this machine, filters
+/// are so costly that they get threads of their own. Returns the collected blocks and the number of
+/// threads.
 pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<RecordedBlock>, usize) {
     let (blocks, line) = collect_on_costly_machine(text, processors);
     (blocks, line.space_count())

@@ -41,8 +41,9 @@ fn random_section(random: &mut Random, operands: &[&str]) -> String {
     }
 }
 
-/// Asserts that the request gives the same blocks with 2 and 3 replicas, and with as many as the
-/// planner chooses, as in one thread. Returns the number of blocks and of replicas chosen.
+/// Asserts that a request gives the same blocks with replicas as in one thread: with 2 replicas,
+/// with 3, and with as many as the planner chooses. Returns the number of blocks, and the number of
+/// replicas that the planner chose.
 fn assert_sections_agree(text: &str) -> (usize, usize) {
     let ready = |blocks| renumber_sessions(without_times(blocks));
     let assert_same = |one: &[RecordedBlock], several: &[RecordedBlock], how: &str| {
@@ -62,8 +63,8 @@ fn assert_sections_agree(text: &str) -> (usize, usize) {
     (one.len(), chosen)
 }
 
-/// Operands without sessions: filters that only set a class, that move the view, and that emit
-/// blocks several times.
+/// Operands of Boolean sections that have no sessions: filters that only set a class, filters that
+/// move the view, and a filter that emits blocks several times.
 const STATELESS_OPERANDS: [&str; 8] = [
     "match hex=07",
     "match hex=11 hex=03",

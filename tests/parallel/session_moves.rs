@@ -13,7 +13,7 @@ use std::time::Duration;
 use testkit::traffic::Capture;
 use testkit::{Frame, Random};
 
-/// Numbers of sessions, and of blocks held for them, that moved between replicas.
+/// The numbers of sessions and of held blocks that moved between replicas.
 #[derive(Clone, Copy, Default, Debug)]
 struct MovedStateCounts {
     sessions: usize,
@@ -86,11 +86,11 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
     }
 }
 
-/// Number of flows, of which the first becomes an elephant.
+/// Number of flows. The first flow becomes an elephant: it is much larger than all others.
 const FLOWS: u16 = 40;
 
-/// Returns the records of a capture in which all flows have a frame in turn. If `skewed` is true,
-/// every second frame belongs to the first flow.
+/// Returns a capture in which all flows have a frame in turn. If `skewed` is true, every second
+/// frame belongs to the first flow.
 fn flow_records(skewed: bool) -> Vec<u8> {
     let flow =
         |number: u16| if skewed && number.is_multiple_of(2) { 0 } else { number / 2 % FLOWS };

@@ -5,8 +5,8 @@ use crate::scratch::Scratch;
 use std::collections::HashMap;
 use testkit::{Capture, Frame, Segment};
 
-/// Renumbers sessions by first appearance, because replicas assign different numbers from a single
-/// instance.
+/// Renumbers sessions in the order of their first appearance, because replicas assign other numbers
+/// than a single instance.
 pub(crate) fn renumber_sessions(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     let mut numbers = HashMap::new();
     let number = |block: RecordedBlock| {

@@ -38,8 +38,8 @@ impl Stream for CombineBlocksFilter {
     }
 }
 
-/// A filter that consumes messages fragment by fragment, and stores the sum of the numbers in the
-/// fragments but no bytes.
+/// A filter that reads the fragments of a message one by one. It stores the sum of the numbers in
+/// the fragments, but none of their bytes.
 const SUM_FRAGMENTS: Description = Description {
     name: "sum",
     summary: "adds up the numbers in messages",

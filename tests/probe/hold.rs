@@ -12,7 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 const PAYLOAD_LENGTH: usize = 1000;
 const SEGMENT_COUNT: u32 = 64_000;
 
-/// A filter that reassembles by holding rich pointers. The session is the source port.
+/// A filter that reassembles streams by holding rich pointers to early segments. A session is a
+/// source port.
 const REASSEMBLE: Description = Description {
     name: "reorder",
     summary: "holds segments until the ones before them have come",
@@ -78,7 +79,7 @@ impl Stream for ReassembleFilter {
     }
 }
 
-/// A filter that compares every byte with the sent byte.
+/// A filter that compares every byte of a stream with the byte that was sent.
 const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares streams with the pattern",

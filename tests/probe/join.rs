@@ -3,8 +3,8 @@
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
-/// A filter that counts all blocks, and the blocks whose number is smaller than that of the
-/// previous block.
+/// A filter that counts all blocks, and the blocks out of order: those whose number is smaller than
+/// that of the previous block.
 const ASSERT_ORDER: Description = Description {
     name: "ordered",
     summary: "counts numbers that come too late",

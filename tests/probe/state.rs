@@ -31,7 +31,8 @@ fn flow_frames(range: std::ops::Range<usize>) -> Vec<Frame> {
     range.map(frame).collect()
 }
 
-/// Feeds frames; returns the class and session of each block that left the filter.
+/// Sends frames through a filter. Returns the class and the session of each block that leaves the
+/// filter.
 fn feed_frames(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     let arena = Arena::new(FRAMES + 1);
     let mut space = Space::new(&arena);
@@ -47,7 +48,7 @@ fn feed_frames(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)
     emitted
 }
 
-/// Returns the final report of a filter and its results for blocks as text.
+/// Formats the final report of a filter, and its results for blocks, as text.
 fn final_report(node: &Node, emitted: &[(u32, u32)]) -> String {
     format!("{:?} {emitted:?}", node.report())
 }

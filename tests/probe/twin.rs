@@ -132,10 +132,11 @@ fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     }
 }
 
-/// An IPv6 extension header of 16 bytes, 8 more than the minimum, without its first byte.
+/// A 16-byte IPv6 extension header without its first byte. The minimum length of such a header is 8
+/// bytes.
 const LONG_EXTENSION_HEADER: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Returns named frames for which the twin returns unsure, as `filter::twin` documents.
+/// Returns frames, each with a name, for which the twin returns unsure according to `filter::twin`.
 fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
     let frame = || testkit::Frame::ethernet();
     let four = || frame().ipv4("10.0.0.1", "10.0.0.2");
@@ -228,7 +229,7 @@ impl LaneFilter for CountClassesFilter {
     }
 }
 
-/// Returns a judge's answers, counted by class.
+/// Counts a judge's answers to the frames by class. Returns them in the form of a filter's report.
 fn count_answers(judge: &mut dyn TwinRunner, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = CountClassesFilter::default();
     for frame in frames {

@@ -30,14 +30,14 @@ const PAGE: u64 = 4096;
 const EPERM: i32 = Errno::PERM.raw_os_error();
 const EACCES: i32 = Errno::ACCESS.raw_os_error();
 
-/// Returns the bytes that the owner writes as block `n`.
+/// Returns the bytes that the owner of the ring writes as block `n`.
 fn block_bytes(n: u64) -> Vec<u8> {
     let mut random = Random::new(n);
     let length = random.within(1..900);
     random.bytes(length)
 }
 
-/// A received file, and the mapping that its seals permit.
+/// A file that was received from the owner, and the mapping that the file's seals permit.
 struct SharedFile {
     name: &'static str,
     file: File,
@@ -59,14 +59,14 @@ impl SharedFile {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Opens the same file for writing.
+    /// Opens the shared file again, for writing.
     fn reopen_writable(&self) -> io::Result<File> {
         File::options().read(true).write(true).open(self.path())
     }
 
-    /// Returns true if `mprotect` could make the mapping writable, by the kernel's flag
-    /// `VM_MAYWRITE` in smaps. Calling `mprotect` would need unsafe code; a test in `sys` shows
-    /// that the flag is honoured.
+    /// Returns true if `mprotect` could make the mapping writable, which the flag `VM_MAYWRITE` in
+    /// smaps shows. Calling `mprotect` would need unsafe code; a test in `sys` shows that the
+    /// kernel honours the flag.
     fn may_become_writable(&self) -> bool {
         maps::may_write(self.mapping.base().addr().get()).expect("it is mapped")
     }
@@ -114,7 +114,8 @@ fn punch_hole(file: &File, length: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, mode, 0, length)?)
 }
 
-/// Makes all attempts, and prints the kernel's results. Returns the number of attempts.
+/// Makes all attempts to misuse the shared files, asserts that each is refused, and prints the
+/// kernel's reasons. Returns the number of attempts.
 fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
     let [geometry, ring, cursor] = offer.descriptors();
     let mut tried = 0;
@@ -181,7 +182,7 @@ fn child_process_attempts_to_write() {
     }
 }
 
-/// Reads the given blocks, and compares every byte.
+/// Reads the given blocks, and compares every byte. Asserts that no block follows.
 fn read_all(visitor: &mut ForeignBlockReader, blocks: std::ops::Range<u64>) {
     let mut out = [0; 1024];
     for n in blocks {

@@ -85,7 +85,7 @@ fn fail_each_step() {
     eprintln!("{failed} steps failed, {survived} of changes that went on without");
 }
 
-/// A running path that is changed in a trial.
+/// A running path to which changes are made while one step of a change fails.
 struct Trial {
     pair: NamespacePair,
     folder: Scratch,

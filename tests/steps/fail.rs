@@ -52,10 +52,12 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
     eprintln!("{shapes} requests, {steps} steps failed, {went_on} of them were gone on without");
 }
 
-/// Fixture of a trial: a directory, a network and the baseline of the resources.
+/// Fixture of the tests of failing steps: a directory, a network, and the baseline of the
+/// resources.
 struct Trial {
     pair: NamespacePair,
-    /// The directory that contains the working directory, which requests write to.
+    /// The directory that contains the working directory of requests, to which they write their
+    /// files.
     folder: Scratch,
     capture: PathBuf,
     /// The baseline: the resources of this process before any request, and those that it keeps
@@ -114,7 +116,8 @@ impl Trial {
         }
     }
 
-    /// Builds and runs a request. The request ends by itself or is stopped after a short time.
+    /// Builds and runs a request, in which a step of the build may fail according to `steps`. The
+    /// request ends by itself or is stopped after a short time.
     fn run_with_failing_step(
         &self,
         shape: &RequestShape,

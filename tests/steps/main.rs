@@ -1,5 +1,5 @@
-//! Tests of the transaction of building a request (docs/book/decisions/0029-steps.md): any step may
-//! fail, and the machine is then unchanged.
+//! Tests that the building of a request is a transaction (docs/book/decisions/0029-steps.md): any
+//! step may fail, and the machine is then unchanged.
 //!
 //! - `fail`: each step of many requests fails once, in a separate process;
 //! - `change`: each step of changing a running path fails once;

@@ -9,7 +9,7 @@ use std::path::Path;
 /// The texts that the rules of each case search for in the response body.
 const BODY_TEXTS: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
-/// Cases in which we do not emit the body, with the reasons.
+/// Cases whose body is not in our output, each with the reason.
 pub(crate) const CASES_WITHOUT_BODY: &[(&str, &str)] = &[
     ("http-evader-116-lzma", "Content-Encoding: lzma, which is not registered"),
     ("http-evader-268", FOLDED_FIELD_REASON),

@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A capture in which bodies differ: the number of bodies that only we find, the number that only
-/// tshark finds, the frame, and the reason.
+/// A capture in which our bodies differ from those of tshark: the number of bodies that only we
+/// find, the number that only tshark finds, the frame, and the reason.
 struct ExpectedDifference {
     capture: &'static str,
     ours: usize,
@@ -215,7 +215,8 @@ fn corpus_bodies_equal_tshark_exports() {
     );
 }
 
-/// Returns true if all frames were captured completely; tshark also exports partial bodies.
+/// Returns true if all frames of a capture were captured completely. Otherwise, tshark may export
+/// partial bodies.
 fn is_complete(path: &Path) -> bool {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut packets = wire::capture::packets(&bytes).map_while(Result::ok);

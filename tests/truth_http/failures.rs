@@ -52,7 +52,7 @@ fn response(fields: &str, body: &[u8]) -> Vec<u8> {
 
 const REQUEST: &[u8] = b"GET /it HTTP/1.1\r\nHost: example.org\r\n\r\n";
 
-/// Returns the only response of a capture.
+/// Asserts that a capture contains exactly one response, and returns the response.
 fn only_response(path: &Path) -> Message {
     let messages = messages::messages_with_bodies(path).expect("a capture");
     let responses = messages.into_iter().filter(|(message, _)| message.class >= 100);

@@ -32,8 +32,8 @@ fn corpus_moved_state_gives_the_same_output() {
     testkit::corpus_captures().iter().for_each(|corpus| assert_state_moves(corpus, (1_000, 100)));
 }
 
-/// Moves the state of every chain; asserts that at least the given numbers of sessions and held
-/// blocks move.
+/// Moves the state of every chain to new instances of its filters. Asserts that the output does not
+/// change, and that at least the given numbers of sessions and held blocks move.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
@@ -56,8 +56,8 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     }
 }
 
-/// For each chain, more than a tenth of the captures must have another output if no state is
-/// restored. Otherwise the comparison would not detect lost state.
+/// Runs each chain without restoring any state. Asserts that more than a tenth of the captures then
+/// have another output. Otherwise, the comparison would not detect lost state.
 #[test]
 fn lost_state_changes_the_output() {
     assert_lost_state_changes_output(&testkit::generated_captures());
@@ -80,7 +80,8 @@ fn assert_lost_state_changes_output(captures: &Captures) {
     }
 }
 
-/// The part of the saved state that the new instances of the filters receive.
+/// The part of the saved state that the new instances of the filters receive: all of it, or
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RestoredState {
     All,
@@ -96,8 +97,9 @@ struct StateMoveResult {
     held: usize,
 }
 
-/// Moves the state at several positions of a capture, one at a time, and compares the output; an
-/// `Err` describes a difference. Returns `None` if the capture has no output.
+/// Runs a chain over a capture several times, and moves its state at a different position each
+/// time. Compares each output with that of a run without a move. An `Err` describes a difference.
+/// Returns `None` if the capture has no output.
 fn compare_with_state_moves(
     path: &Path,
     chain: &[FilterWords],
@@ -132,8 +134,9 @@ fn compare_with_state_moves(
     Some(Ok(same))
 }
 
-/// Runs a chain whose state moves to new instances before the batch with index `cut`. Returns the
-/// output, and the numbers of sessions and held blocks that moved.
+/// Runs a chain over frames. If `cut` is given, moves the state of the chain to new instances of
+/// its filters before the batch with this index. Returns the output, and the numbers of sessions
+/// and held blocks that moved.
 fn run_with_state_move(
     chain: &[FilterWords],
     frames: &[Frame],
@@ -181,7 +184,8 @@ fn make_node((name, words): FilterWords) -> Node {
     Node::new(description, words).expect("good arguments")
 }
 
-/// Calls the filters that requested a call at `now` or before.
+/// Calls the filters that requested a call at `now` or before. The blocks that they emit pass
+/// through the following filters.
 fn tick<'a>(
     nodes: &mut [Node],
     space: &mut Space<'a>,
@@ -219,7 +223,7 @@ fn run_remaining_filters<'a>(
     }
 }
 
-/// Returns the batch with only the blocks that a plain pipe passes.
+/// Returns the batch with only the blocks that a plain pipe passes: those with a class.
 fn passed_blocks(mut batch: Batch<'_>) -> Batch<'_> {
     let answered = |l: &usize| batch.class(*l) != Class::NONE;
     let mask = (0..batch.len().min(LANES)).filter(answered).fold(0, |mask, l| mask | 1 << l);

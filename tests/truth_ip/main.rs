@@ -21,8 +21,8 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// A filter that checks datagrams: the destination port of a datagram determines its expected
-/// payload.
+/// A filter that checks reassembled datagrams. The destination port of a datagram determines its
+/// expected payload.
 const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
@@ -58,8 +58,8 @@ fn payload(port: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (start.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
 }
 
-/// Returns the frames of a datagram to port `number + 1`, in fragments of at most
-/// `fragment_length_max` bytes of data.
+/// Returns the frames of a datagram to port `number + 1`. If the datagram is longer than
+/// `fragment_length_max`, the frames are its fragments, with at most this number of bytes of data.
 fn datagram(number: u16, length: usize, fragment_length_max: usize, is_ipv6: bool) -> Vec<Vec<u8>> {
     let (source, target) = if is_ipv6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
     let packet = || match is_ipv6 {

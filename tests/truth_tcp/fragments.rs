@@ -11,9 +11,10 @@ use std::path::Path;
 enum Requirement {
     /// `ip` drops a packet, or does not answer it, for this reason.
     Reason(&'static str),
-    /// The given number of packets of this protocol satisfy the predicate.
+    /// A number of packets of an IP protocol satisfy a predicate. The fields are the number, the
+    /// protocol and the predicate.
     Packets(usize, u32, fn(&[u8]) -> bool),
-    /// The test is out of scope, with the reason.
+    /// The test of suricata-verify is out of scope, for this reason.
     OutOfScope(&'static str),
 }
 use Requirement::{OutOfScope, Packets, Reason};
@@ -30,7 +31,7 @@ fn is_icmp6_message(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
     move |message| message.starts_with(&[kind, code])
 }
 
-/// The tests by directory, each with its requirements.
+/// The tests of suricata-verify by directory, each with its requirements.
 const CASES: &[(&str, &[Requirement])] = &[
     ("defrag/bug-6887-defrag-eth-vlan-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     ("defrag/bug-6887-defrag-ppp-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
@@ -82,7 +83,7 @@ const CASES: &[(&str, &[Requirement])] = &[
     ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| is_icmp6_message(128, 0)(m))]),
 ];
 
-/// Generated captures, each with its requirements.
+/// Generated captures, each with the requirements on its packets.
 const GENERATED_CASES: &[(&str, &[Requirement])] = &[
     ("syn-behind-tag", &[Packets(1, TCP, is_syn)]),
     ("many", &[Packets(300, UDP, |_| true)]),

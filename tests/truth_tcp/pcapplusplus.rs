@@ -143,7 +143,7 @@ fn corpus_fragments_of_ipfragutil_reassemble_to_packets() {
     assert!(whole == again, "{} and {} packets", whole.len(), again.len());
 }
 
-/// Returns the addresses, protocol and data of each packet.
+/// Returns the addresses, protocol and data of the packet in each block.
 fn packet_contents(blocks: &[CollectedBlock]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
     blocks.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
 }

@@ -15,7 +15,7 @@ enum Requirement {
     Lacks(&'static [u8]),
     /// The given number of bytes is missing in total.
     Missing(u64),
-    /// The test is out of scope, with the reason.
+    /// The test of suricata-verify is out of scope, for this reason.
     OutOfScope(&'static str),
 }
 use Requirement::{Has, Lacks, Missing, OutOfScope};
@@ -24,8 +24,8 @@ use Requirement::{Has, Lacks, Missing, OutOfScope};
 const STREAM_TEST_PREFIXES: &[&str] =
     &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 
-/// Reason for the exclusion of a test: Suricata expects a stream without urgent data, which `tcp`
-/// keeps.
+/// Reason why a test is excluded: Suricata expects a stream without urgent data, but `tcp` keeps
+/// urgent data in the stream.
 const URGENT_DATA_INLINE_REASON: &str =
     "urgent data stay in the stream (RFC 6093 §3), as they do in ours";
 const IN_ORDER_DATA_REASON: &str =
@@ -34,7 +34,8 @@ const INLINE_MODE_REASON: &str =
     "Suricata in inline mode, in which it drops packets before the receiver gets them";
 const ABOUT_HEADERS_REASON: &str = "about options of a header, not about a stream";
 
-/// The tests, each with its capture, the arguments of `tcp`, and its requirements.
+/// The tests of suricata-verify, each with its capture, the arguments of `tcp`, and its
+/// requirements.
 const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("bug-3286-02-linux-evasion", "with_evasion_linux.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
     ("bug-3286-03-windows-evasion", "with_evasion_windows.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
@@ -113,7 +114,8 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_DATA_INLINE_REASON)]),
 ];
 
-/// Generated captures, with the requirements that their generator states.
+/// Generated captures, each with the arguments of `tcp`, and the requirements that its generator
+/// states.
 const GENERATED_CASES: &[(&str, &str, &[Requirement])] = &[
     ("overlap", "policy=bsd", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),
     ("overlap", "policy=first", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),

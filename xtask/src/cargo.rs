@@ -65,7 +65,7 @@ pub(crate) fn run_and_forward_lines(
     child.wait().is_ok_and(|status| status.success())
 }
 
-/// Returns true if cargo has the subcommand.
+/// Returns true if cargo has this subcommand.
 pub(crate) fn has_subcommand(root: &Path, subcommand: &str) -> bool {
     let mut command = cargo(root);
     command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -39,7 +39,8 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     (lines <= baseline).into()
 }
 
-/// Returns, for each crate, the number of its files and the number of counted lines in them.
+/// Returns, for each crate, the number of its product files, and the number of lines of code in
+/// them.
 pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     let tests = uncompiled_files(tree);
     let mut counts = BTreeMap::new();
@@ -53,7 +54,7 @@ pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     counts
 }
 
-/// Returns the number of counted lines in a file.
+/// Returns the number of lines of product code in a file.
 fn count_code_lines(file: &File) -> usize {
     let tokens = tokenize(&file.code);
     let mut left_out = BTreeSet::new();

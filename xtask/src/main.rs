@@ -23,7 +23,7 @@ use outcome::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A verb: its name, arguments, summary and function.
+/// A verb of `cargo xtask`: its name, arguments, summary and function.
 struct Verb {
     name: &'static str,
     usage: &'static str,

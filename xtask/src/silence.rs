@@ -21,14 +21,15 @@ const SILENCE_MAX: Duration = Duration::from_secs(480);
 pub(crate) struct SilenceWatchdog(Sender<()>);
 
 impl SilenceWatchdog {
-    /// Watches the programs from `target` that the process `cargo` starts.
+    /// Starts a watchdog for the programs in the directory `target` that the process `cargo`
+    /// starts.
     pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
         let (activity, lines) = mpsc::channel();
         thread::spawn(move || kill_silent_programs(&lines, cargo, &target, SILENCE_MAX));
         Self(activity)
     }
 
-    /// Restarts the timeout. Called after each line of output.
+    /// Restarts the watchdog's timeout. Called after each line of output.
     pub(crate) fn reset(&self) {
         // The watcher ends with this process.
         let _ = self.0.send(());
@@ -53,7 +54,8 @@ fn kill_silent_programs(lines: &Receiver<()>, cargo: u32, target: &Path, limit: 
     }
 }
 
-/// Returns the ids of the running programs from `target` that `cargo` started.
+/// Returns the ids of the running programs in the directory `target` that the process `cargo`
+/// started.
 fn running_programs(cargo: u32, target: &Path) -> Vec<u32> {
     let built = |pid: &u32| {
         let program = fs::read_link(format!("/proc/{pid}/exe"));

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Sums of the `test result:` lines of several test programs.
+/// The counts of a test run: the sums of the `test result:` lines of several test programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct TestCounts {
     programs: u64,

@@ -33,7 +33,7 @@ use ebpf::emit::tap::UNREAD_LAPS_LOG2;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{ChainPosition, Link, ProgramKind, Side};
 
-/// Numbers of observers, each with its name in the result rows.
+/// Numbers of observers that are measured together, each with its name in the result rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
 /// Lengths of the frames sent, and captured lengths per frame, in bytes; each pair has a name for
@@ -49,16 +49,16 @@ const FRAMES_PER_SAMPLE: usize = 100_000;
 const WARM_UP_FRAMES: usize = 2_000;
 /// Size of the kernel ring that the tap writes, in bytes.
 const RING_SIZE: u32 = 4 << 20;
-/// Ring sizes of a tap whose doorbells are drained while no frame is read, each with its name in
-/// the result rows.
+/// Sizes in bytes of the rings of taps whose doorbells are drained while no frame is read, each
+/// with its name in the result rows.
 const DRAINED_RING_SIZES: [(u32, &str); 3] = [
     (RING_SIZE, "no reader, 4 MB"),
     (1 << 20, "no reader, 1 MB"),
     (512 << 10, "no reader, 512 KB"),
 ];
-/// Amount of data sent between two drains of the doorbell, as a multiple of the ring size. It is
-/// below 1 << [`UNREAD_LAPS_LOG2`], the number of laps after which a tap without readers stops
-/// copying.
+/// Amount of data sent between two drains of the doorbell, as a multiple of the ring size. A tap
+/// without readers stops copying after 1 << [`UNREAD_LAPS_LOG2`] laps, so this number must be
+/// smaller.
 const RINGS_PER_DRAIN: u32 = 8;
 /// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
 /// in the result rows.
@@ -90,7 +90,7 @@ struct FrameSetting {
     name: &'static str,
 }
 
-/// The processes or taps that observe a flood.
+/// The processes or taps that observe the flood while a sample is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CaptureObservers {
     NoObserver,
@@ -156,7 +156,7 @@ impl CaptureBench<'_> {
         }
     }
 
-    /// Returns the number of frames that fill `ring` bytes of a ring.
+    /// Returns the number of captured frames that fill a ring of `ring` bytes.
     fn frames_to_fill(&self, ring: u32) -> usize {
         let captured = self.setting.length.min(self.setting.keep as usize);
         ring as usize / (captured + region_offset::HEADER_SIZE as usize)
@@ -271,7 +271,7 @@ impl CaptureBench<'_> {
     }
 }
 
-/// The samples for one frame length, taken in rounds.
+/// The samples of all observers for one frame length.
 struct CaptureSamples {
     setting: FrameSetting,
     taken: ObserverSamples<CaptureObservers>,
@@ -331,7 +331,8 @@ impl CaptureSamples {
         all
     }
 
-    /// Returns the rows of goal G15, and the rows that compare ten readers with figure 15.
+    /// Returns the rows of goal G15, and the rows that compare ten readers with figure 15 of the
+    /// paper.
     fn goal_rows(&self) -> Vec<Row> {
         let kernel = |readers| {
             self.taken.values(CaptureObservers::Readers(readers), ObserverSample::kernel_cost)
@@ -379,8 +380,8 @@ impl CaptureSamples {
         all
     }
 
-    /// Returns the rows of goal G15 that compare the second of two candidates, given by their
-    /// samples, with the first.
+    /// Returns the rows of goal G15 that compare a candidate with a reference. `samples` contains
+    /// the samples of the reference, and then those of the candidate.
     fn comparison_goal_rows(
         &self,
         row: &str,
@@ -401,7 +402,8 @@ impl CaptureSamples {
         made.into_iter().filter(|row| row.goal.is_some()).collect()
     }
 
-    /// Returns the row of goal G15 that compares a cost with its upper limit in ns.
+    /// Returns the row of goal G15 that compares a measured cost with an upper limit, both in ns
+    /// per frame.
     fn limit_row(&self, row: &str, values: Vec<f64>, limit: f64) -> Row {
         let row = format!("{}, {row}", self.setting.name);
         let samples = [Samples { name: OUR_NAME, values }];

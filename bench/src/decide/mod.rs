@@ -66,7 +66,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Returns the measured frames with their names.
+/// Returns the frames on which the programs are measured, each with its name.
 fn measured_frames() -> [(&'static str, Vec<u8>); 3] {
     [
         ("64 B, counted", udp_frame(WANTED_PORT, 64)),
@@ -75,7 +75,7 @@ fn measured_frames() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// Compiles and loads the hand-written program, for the hook of the program kind.
+/// Compiles and loads the hand-written program for the hook of this program kind.
 fn load_hand_written(folder: &Path, kind: ProgramKind) -> Result<CProgram, String> {
     let macros = if kind == ProgramKind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
     let text = include_str!("../../c/count_dns.c");
@@ -89,7 +89,8 @@ fn load_empty_program(kind: ProgramKind) -> Result<Program, String> {
     Program::load(kind, "empty", &code).map_err(|why| why.to_string())
 }
 
-/// The generated and the hand-written program for one hook, and an empty program.
+/// The programs that are compared at one hook: the generated program, the hand-written program, and
+/// an empty program.
 struct ProgramPair {
     ours: Generated,
     by_hand: Option<CProgram>,
@@ -98,7 +99,8 @@ struct ProgramPair {
 }
 
 impl ProgramPair {
-    /// Compares both programs on many frames. Fails on a difference.
+    /// Runs the generated and the hand-written program on many frames. Fails if their results or
+    /// counts differ.
     fn compare_results(&self) -> Result<(), String> {
         let Some(by_hand) = &self.by_hand else { return Ok(()) };
         for frame in comparison_frames() {
@@ -222,7 +224,8 @@ struct DecideBench<'b> {
 }
 
 impl DecideBench<'_> {
-    /// Measures the time that each program adds to a frame of a flood.
+    /// Measures the time that each program or tool adds to the sending of a frame. Returns the
+    /// result rows.
     fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let space = &self.floods.observed.pair.server;
         let mut all = vec![(NO_PROGRAM_NAME, FrameDecider::Unfiltered)];
@@ -249,8 +252,8 @@ impl DecideBench<'_> {
         Ok(comparison_rows(&sending, median(&sentinels)))
     }
 
-    /// Measures the sending times while a program is attached. Fails if a filter tool has not
-    /// counted the wanted frames.
+    /// Measures the sending times of one sample while the program or tool `decider` is at the
+    /// device. Fails if a tool that counts has not counted the wanted frames.
     fn measure_with(&mut self, decider: FrameDecider<'_>) -> Result<SendTimes, String> {
         let wanted = (FRAMES_PER_SAMPLE / WANTED_ONE_IN) as u64;
         let device = self.floods.observed.device()?;
@@ -274,8 +277,8 @@ impl DecideBench<'_> {
     }
 }
 
-/// Returns the rows for the rate of each candidate, and for the time that the candidate adds to
-/// unobserved sending.
+/// Returns the rows of all candidates: the rate of each, and the time that each adds to unobserved
+/// sending.
 fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64) -> Vec<Row> {
     const ROW_NAME: &str = "flood of 64 B";
     let subject = ("kernel", ROW_NAME, f64::NAN);
@@ -314,7 +317,8 @@ fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64)
 mod tests {
     use super::*;
 
-    /// The test is skipped if programs cannot be loaded or clang is missing.
+    /// Compares the counts of the generated and the hand-written program. The test is skipped if
+    /// programs cannot be loaded or clang is missing.
     #[test]
     fn generated_program_counts_like_the_hand_written_one() {
         if testkit::need::require_bpf().is_none()

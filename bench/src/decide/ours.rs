@@ -8,14 +8,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Link, Map, Program, ProgramKind};
 use testkit::net::Namespace;
 
-/// The destination port of the counted frames.
+/// The destination port of the frames that the program counts.
 const PORT: u32 = crate::flood::WANTED_PORT as u32;
 /// The filters that precede the arc to [`COUNTING_FILTER`].
 const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
-/// The filter that counts the selected frames.
+/// The filter that counts the frames to port [`PORT`].
 const COUNTING_FILTER: &str = "count";
-/// Filters with their drop reasons, in the order of the reasons' counters. The counters of blocks
-/// and bytes precede these counters.
+/// The drop reasons that the generated program counts, each with its filter, in the order of their
+/// counters. The counters of blocks and bytes precede these counters.
 const DROP_REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),

@@ -6,7 +6,7 @@ use std::process::Command;
 use sys::bpf::{ChainPosition, Link, Program, Side};
 use testkit::net::Namespace;
 
-/// A tool that is configured by commands.
+/// A third-party tool that selects and counts frames, and is configured by commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilterTool {
     pub(super) name: &'static str,

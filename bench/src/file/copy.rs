@@ -36,7 +36,7 @@ const BLOCK_SIZES: [(&str, usize); 6] = [
     ("256K", 256 << 10),
     ("1M", 1 << 20),
 ];
-/// Maximum length of a slice in bytes.
+/// Maximum length in bytes of a slice of the file that is written at once.
 const SLICE_SIZE_MAX: usize = 512 << 10;
 
 /// The destination of the copied bytes.
@@ -169,9 +169,9 @@ fn run_dd(
     Ok(to_gigabytes(bytes) / seconds)
 }
 
-/// Measures the same copy as [`run_dd`], made by this process, which has already mapped the file.
-/// Returns the throughput in GB/s. `send` writes a slice that begins at an offset, and returns its
-/// length, or 0 at the end.
+/// Copies the file in this process, which has already mapped it, for comparison with [`run_dd`].
+/// Returns the throughput in GB/s. `send` writes the slice of the file that begins at the given
+/// offset, and returns its length, or 0 at the end.
 fn measure_copy(
     to: CopyTarget<'_>,
     mut send: impl FnMut(u64, &File) -> Result<usize, String>,

@@ -162,7 +162,8 @@ fn measure_pipelines(
     Ok(rows)
 }
 
-/// Counts matching lines in threads of this process; returns the throughput in GB/s.
+/// Counts the matching lines of a text in threads of this process. Returns the throughput in GB/s.
+/// Fails if the count is not `answer`.
 fn measure_thread_throughput(text: &Path, size: u64, answer: &str) -> Result<f64, String> {
     let start = Instant::now();
     let counted = threads::count_matching_lines(text)?.to_string();
@@ -173,7 +174,8 @@ fn measure_thread_throughput(text: &Path, size: u64, answer: &str) -> Result<f64
     Ok(to_gigabytes(size) / took)
 }
 
-/// Returns a candidate that runs a command and checks its output; the result is in GB/s.
+/// Returns a candidate that runs a command and measures its throughput in GB/s. The measurement
+/// fails if the output is not `answer`.
 fn command_candidate<'c>(
     name: &'static str,
     size: u64,

@@ -38,7 +38,7 @@ fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
-/// Reads the file into the ring without an intermediate copy.
+/// Reads the file into the ring of `output` without an intermediate copy.
 fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
     let mut file = File::open(path).map_err(error_text)?;
     loop {
@@ -56,7 +56,7 @@ fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
     }
 }
 
-/// Writes the lines that contain `x`.
+/// Copies the lines that contain `x` from the stream `offer` to `output`.
 fn copy_matching_lines(offer: Offer, mut output: Output) -> Result<(), String> {
     let mut input = offer.open().map_err(error_text)?;
     let mut buffer = vec![0; 2 * BLOCK_SIZE];

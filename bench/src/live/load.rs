@@ -18,8 +18,8 @@ pub(crate) enum Rate {
 }
 
 impl Rate {
-    /// Returns nine tenths of this rate or, if it is unlimited, of the rate `reached`, which was
-    /// achieved with it, in frames per second.
+    /// Returns nine tenths of this rate. If this rate is unlimited, returns nine tenths of
+    /// `reached`, the number of frames per second that was achieved with it.
     pub(crate) fn lowered(self, reached: f64) -> Self {
         match self {
             Self::Unthrottled => Self::PerSecond(reached * 0.9),
@@ -56,7 +56,7 @@ pub(crate) struct SendResult {
 }
 
 impl SendResult {
-    /// Returns the rate in frames per second.
+    /// Returns the achieved rate in frames per second.
     pub(crate) fn rate(&self) -> f64 {
         self.frames as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
@@ -82,8 +82,8 @@ impl FrameLoad {
         self.frames.len()
     }
 
-    /// Sends the first frames of the capture, at least one and at most `most`, from the client's
-    /// device and on the first processor.
+    /// Sends the first `most` frames of the capture, or all if there are fewer, but at least one.
+    /// Sends from the client's device and on the first processor.
     pub(crate) fn send(
         &self,
         pair: &NamespacePair,

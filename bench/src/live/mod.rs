@@ -23,8 +23,8 @@ use programs::{LiveProgram, OUR_NAME, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{DevicePairSettings, NamespacePair};
 
-/// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
-/// capture.
+/// Divisor of [`Options::size`] that yields the size of this bench's capture, which is smaller than
+/// those of other benches.
 const SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
 const BISECTION_STEPS: usize = 6;
@@ -33,7 +33,7 @@ const UNOBSERVED_ROUNDS: usize = 3;
 /// Approximate maximum duration of a measurement without observers, in s.
 const UNOBSERVED_S_MAX: f64 = 0.3;
 
-/// Measures rates, cost and requests.
+/// Measures the rates, the costs and the numbers of requests of all programs.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
     let pair = NamespacePair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
@@ -118,8 +118,8 @@ impl LiveBench<'_> {
         Ok((Rate::PerSecond(low), reached))
     }
 
-    /// Measures frames per second of processor time, in rounds, and the cost of a frame in the
-    /// program and in the kernel.
+    /// Measures two results of each program in rounds: the frames per second of processor time, and
+    /// the cost of a frame in the program and in the kernel.
     fn measure_cost(
         &self,
         row: &str,
@@ -192,8 +192,8 @@ impl LiveBench<'_> {
         Ok(median(&took?) * self.load.frame_count() as f64)
     }
 
-    /// Counts the requests that each program finds at its rate. The first row is the number of
-    /// requests in the capture.
+    /// Counts the requests that each program finds at its rate in `rates`. The first row is the
+    /// number of requests in the capture.
     fn count_requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let mut found = vec![("capture", self.load.requests as f64)];
         for (number, rate) in rates.iter().enumerate() {
@@ -214,7 +214,7 @@ impl LiveBench<'_> {
     }
 }
 
-/// Returns a row with a single sample.
+/// Returns a row of this bench with a single sample.
 fn single_sample_row(row: &str, candidate: &'static str, value: f64, unit: &'static str) -> Row {
     Row { bench: "live", ..replay::single_sample_row(row.to_owned(), candidate, value, unit) }
 }

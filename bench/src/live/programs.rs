@@ -48,7 +48,7 @@ pub(super) enum RunPurpose {
     Requests,
 }
 
-/// The result of a run of an observer.
+/// The result of a run of a program that observes the traffic.
 pub(super) struct Observation {
     pub(super) sent: SendResult,
     /// Processor time of the program from the first frame until it is idle, in ns.
@@ -192,7 +192,8 @@ af-packet:
 }
 
 impl LiveProgram {
-    /// Stores the number of requests in the capture, for a program that does not report losses.
+    /// Stores the number of requests that the program finds when it reads the capture file. Does
+    /// nothing for a program that reports losses or does not look for requests.
     fn count_expected_requests(mut self, capture: &Path) -> Result<Self, String> {
         if let (None, Some(count)) = (self.lost, self.requests) {
             let mut command = Command::new(&self.path);

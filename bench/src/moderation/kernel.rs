@@ -17,16 +17,16 @@ use sys::bpf::RingsLayout;
 
 /// Number of frames sent in one sample, that is, in one measurement of one wake policy.
 const FRAMES_PER_SAMPLE: usize = 20_000;
-/// Number of frames for warm-up.
+/// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 1_000;
 /// Number of frames sent between two drains of the doorbells.
 const FRAMES_PER_DRAIN: usize = 2_000;
 /// Ring size in bytes, so large that no record is overwritten.
 const RING_SIZE: u32 = 4 << 20;
-/// The name of the policy that requests use.
+/// The name, in the result rows, of the wake policy that requests use.
 const DEFAULT_POLICY_NAME: &str = "T_b 32, 5 ms";
 
-/// A function that returns the wake policy for a ring layout.
+/// A function that returns a wake policy for the given layout of the rings.
 type PolicyForLayout = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures the curves of the thesis's figure 5.2 with the kernel as the writer: with the reader on
@@ -66,8 +66,8 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
     Ok(all)
 }
 
-/// Returns the row as a point of the curve `line`: the number of frames per doorbell becomes its x
-/// value. Returns a row without such a number unchanged.
+/// Converts a row to a point of the curve `line`. The number of frames per doorbell becomes the x
+/// value of the point. Returns a row without such a number unchanged.
 fn curve_point(row: Row, line: &'static str) -> Row {
     let Some((every, name)) =
         BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate)

@@ -36,7 +36,7 @@ use reader::ModerationReader;
 
 /// Size in bytes of the blocks that the writer sends.
 const BLOCK_SIZE: usize = 2048;
-/// Numbers of blocks per notification, each with its name in the result rows.
+/// Numbers of blocks per notification (T_b), each with its name in the result rows.
 const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (1, "T_b 1"),
     (2, "T_b 2"),
@@ -56,7 +56,8 @@ const SMALL_RING_SIZES: [(usize, &str); 3] =
     [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
 /// Maximum ring size in bytes for which G9 sets a goal.
 const GOAL_RING_SIZE_MAX: usize = 256 << 10;
-/// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
+/// Round-trip time of a cache line in ns below which two processors count as sharing a cache
+/// (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 40_000_000;
@@ -147,8 +148,8 @@ fn measure_figure(
     Ok(rows.into_iter().map(|row| curve_point(row, mode, two_cores)).collect())
 }
 
-/// Returns the row as a point of the curve of its mode and number of cores: the number of blocks
-/// per notification becomes its x value. Returns goal rows unchanged.
+/// Converts a row to a point of the curve of its mode and number of cores. The number of blocks per
+/// notification becomes the x value of the point. Returns goal rows unchanged.
 fn curve_point(row: Row, mode: NotificationMode, two_cores: bool) -> Row {
     let found = BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate);
     let (Some((every, name)), None) = (found, row.goal) else { return row };
@@ -163,7 +164,8 @@ fn curve_point(row: Row, mode: NotificationMode, two_cores: bool) -> Row {
 }
 
 /// Measures goal G9: the cost of arming a timer for each wait, and the number of waits. A ring of
-/// 64 KB holds 32 blocks, so with the paper's T_b of 32 there is one wait per notification.
+/// 64 KB holds 32 blocks. With a notification every 32 blocks (the paper's T_b), there is one wait
+/// per notification.
 fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for (ring, text) in SMALL_RING_SIZES {
@@ -319,7 +321,7 @@ impl ModeratedStream {
         self.reader.wait_until_received()
     }
 
-    /// Returns the number of waits so far, on both sides.
+    /// Returns the number of waits of the writer and the reader so far.
     fn wait_count(&self) -> u64 {
         context_switches("thread-self")[0] + self.reader.wait_count()
     }

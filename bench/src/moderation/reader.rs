@@ -8,8 +8,7 @@ use buffer::stream::{Input, Offer, WaitResult};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Time after which a wait ends without a notification, in the mode that arms a timer for each
-/// wait.
+/// Timeout of a wait for a notification, in the mode that arms a timer for each wait.
 pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The writer's handle to the reading process.
@@ -54,7 +53,8 @@ impl ModerationReader {
     }
 }
 
-/// Runs the reading process: `--reader events MODE "PROCESSOR BLOCK"`.
+/// Runs the reading process, which the bench starts with the arguments
+/// `--reader events MODE "PROCESSOR BLOCK"`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let [_, mode, numbers] = words else { return Err("three words".to_owned()) };
     let mode = NotificationMode::from_name(mode).ok_or("no mode is called so")?;

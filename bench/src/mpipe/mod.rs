@@ -47,7 +47,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures one block size and number of consumers.
+/// Measures all candidates for one block size and one number of consumers.
 fn measure_block_size(
     block: usize,
     consumers: usize,
@@ -104,7 +104,7 @@ trait FanOut {
     fn transfer(&mut self, blocks: u64) -> Result<u64, String>;
 }
 
-/// A transport under measurement, and its number of blocks per measurement.
+/// A transport under measurement, with the number of blocks that it moves in one measurement.
 struct FanOutMeasurement<M>(RefCell<(M, u64)>);
 
 impl<M: FanOut> FanOutMeasurement<M> {

@@ -50,13 +50,13 @@ impl FanOut for WrittenPipes {
     }
 }
 
-/// Linux pipes filled by tee(2). The producer writes each block once, into its own pipe. tee(2)
-/// duplicates the pages for each consumer except the last, which receives the pages themselves by
-/// splice(2).
+/// Linux pipes connected by a chain of stages, one for each consumer. The producer writes each
+/// block once, into its own pipe. Each stage duplicates the pages for its consumer with tee(2), and
+/// moves them to the next stage with splice(2). The last consumer receives the pages themselves.
 pub(super) struct TeePipes {
-    /// The pipe into which the producer writes, and from which the stages take the bytes.
+    /// The pipe into which the producer writes, and from which the first stage takes the bytes.
     producer_pipe: File,
-    /// The stages, one for each consumer.
+    /// The stages of the chain, one for each consumer.
     stages: Vec<TeeStage>,
     readers: Vec<PipeReader>,
     block: Vec<u8>,
@@ -68,8 +68,8 @@ struct TeeStage {
     on: OwnedFd,
 }
 
-/// Size of a Linux pipe in bytes. At most half of this size is written before the bytes are passed
-/// on.
+/// Size of a Linux pipe in bytes. The producer writes at most half of this size before it passes
+/// the bytes on.
 const PIPE_SIZE: usize = 64 << 10;
 
 impl TeePipes {
@@ -93,7 +93,7 @@ impl TeePipes {
         Ok(Self { producer_pipe: first.into(), stages, readers, block: vec![7; block] })
     }
 
-    /// Passes `length` written bytes through all stages to the consumers.
+    /// Passes the `length` bytes in the producer's pipe through all stages to the consumers.
     fn forward(&self, length: usize) -> Result<(), String> {
         for stage in &self.stages {
             let mut left = length;

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) enum PipeKind {
     /// A reading end of our multiway pipe.
     End,
-    /// A reading end of an overwriting ring. Blocks may be lost, so the end of a transfer is not
-    /// indicated by the number of bytes, but by a mark in the first byte of the last block.
+    /// A reading end of an overwriting ring. Blocks may be lost, so a transfer does not end after a
+    /// number of bytes. It ends with a block that is marked in its first byte.
     OurLossyEnd,
     /// The reading end of a Linux pipe.
     Pipe,
@@ -78,7 +78,8 @@ pub(super) fn transfer_to_readers(
     Ok(own)
 }
 
-/// Runs the consumer process: `--reader KIND PROCESSOR BLOCK`.
+/// Runs the consumer process, which the bench starts with the arguments
+/// `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (kind, processor, block) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;
@@ -110,8 +111,8 @@ enum PipeInput {
 }
 
 impl PipeInput {
-    /// Reads once. Returns the number of the `left` bytes that then remain. For an overwriting
-    /// ring, the result is `left` until the marked block arrives, and then 0.
+    /// Reads once. Returns the number of bytes that then remain of `left` bytes. For an overwriting
+    /// ring, this number remains `left` until the marked block arrives, and is then 0.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

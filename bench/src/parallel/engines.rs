@@ -24,7 +24,7 @@ const CANDIDATES: [(&str, &str); 4] = [
 
 /// Prefix of the names of this module's rows.
 pub(super) const ROW_PREFIX: &str = "engines";
-/// The requests, each with its name in the result rows and the filters after the source.
+/// The requests to measure: the name of each in the result rows, and its filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
 pub(super) fn measure_request(

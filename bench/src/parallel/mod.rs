@@ -29,8 +29,8 @@ use pipeline::explain::{Measurements, learn_costs};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST_SINK, WORK_FILTER};
 
-/// The candidates, each with the option that it adds to the request, its name in the result rows,
-/// and true if the costs of an earlier run are known.
+/// The candidates: the option that each adds to the request, its name in the result rows, and true
+/// if it knows the costs of an earlier run.
 const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=no", "1 copy", false),
     ("--parallel=2", "2 copies", false),
@@ -40,7 +40,7 @@ const CANDIDATES: [(&str, &str, bool); 4] = [
 /// Approximate duration, in ns, of a run over generated blocks without replicas. It is ten times
 /// the time that the path takes to measure its costs.
 const RUN_DURATION_NS: u64 = 1_500_000_000;
-/// Settings of the filter with configurable cost: loop iterations per block.
+/// Numbers of loop iterations per block for which the filter with configurable cost is measured.
 const ITERATIONS_PER_BLOCK: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 100_000_000;
@@ -57,7 +57,7 @@ struct NamedRequest {
 struct RunResult {
     /// Blocks per second from the sources.
     rate: f64,
-    /// Number of blocks that reached the sink, and their order-dependent sum.
+    /// Number of blocks that reached the sink, and a sum of the blocks that depends on their order.
     digest: (u64, u64),
     /// Number of replicas at the end of the run.
     replicas: usize,
@@ -170,7 +170,8 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
     Ok(costs)
 }
 
-/// Runs a plan to its end. Returns the outcome and the final plan.
+/// Runs a plan to its end. Returns the outcome, and the plan as the path has changed it during the
+/// run.
 fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
@@ -192,7 +193,7 @@ fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan
     Ok((outcome, last.unwrap_or(plan)))
 }
 
-/// Reads the number of blocks and their sum from the sink's report.
+/// Reads the number of blocks, and the order-dependent sum of the blocks, from the sink's report.
 fn read_digest(outcome: &Outcome) -> (u64, u64) {
     let rows: Vec<&(String, u64)> =
         outcome.reports.iter().flat_map(|reported| &reported.report.rows).collect();

@@ -1,4 +1,5 @@
-//! Stages of one request in two threads compared with one. FEATURES N4, N5
+//! Two filters of one request in two threads, compared with the same filters in one thread.
+//! FEATURES N4, N5
 //!
 //! Two filters of about 1 µs per block run in sequence: in one thread, in two threads by hand
 //! (`@thread1`), and in a path that divides itself. `auto` starts without known costs and measures
@@ -22,15 +23,16 @@ pub(super) const ROW_PREFIX: &str = "two stages";
 const ITERATIONS_PER_US: u64 = 1_000;
 /// Number of blocks in a run, which takes about 5 s in one thread.
 const BLOCKS: u64 = 2_500_000;
-/// The candidates: option, pin of the second stage, name in the result rows, and true if the costs
-/// of an earlier run are known.
+/// The candidates: the option of the request, the pin of its second filter, the name in the result
+/// rows, and true if the costs of an earlier run are known.
 const CANDIDATES: [(&str, &str, &str, bool); 4] = [
     ("--parallel=no ", "", "1 thread", false),
     ("", " @thread1", "by hand", false),
     ("", "", "auto", false),
     ("", "", "auto, analyzed", true),
 ];
-/// The candidates of the command: option and name in the result rows.
+/// The candidates that run the command `streamline`: the option that each adds to the request, and
+/// its name in the result rows.
 const COMMAND_CANDIDATES: [(&str, &str); 2] = [("--parallel=no ", "1 thread"), ("", "auto")];
 /// A user's request without its source: two filters that read every byte.
 const USER_REQUEST: &str = "compress level=1 |all compress level=1 |all discard";
@@ -89,7 +91,8 @@ pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Runs a request. In the result, `replicas` is the number of threads at the end.
+/// Runs a request once. In the result, the field `replicas` contains the number of threads at the
+/// end of the run.
 fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
     let plan = plan_for_machine(text, machine)?;
     let (outcome, plan) = run_plan(plan, machine, false)?;
@@ -102,7 +105,7 @@ fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
     Ok(RunResult { rate, digest: read_digest(&outcome), replicas: threads })
 }
 
-/// Measures the user's request, run by the command.
+/// Measures the user's request [`USER_REQUEST`], run by the command `streamline`.
 pub(super) fn measure_request(folder: &TempDirectory, rounds: usize) -> Result<Vec<Row>, String> {
     let Some(program) = streamline_path() else { return Ok(Vec::new()) };
     let report = folder.0.join("stages");

@@ -9,11 +9,11 @@ pub(super) const BLOCKS_COUNTER: &str = "blocks";
 /// Name of the sink's counter for the order-dependent sum.
 pub(super) const SUM_COUNTER: &str = "order-dependent sum";
 
-/// Number of bytes of a block that are added to the sum: the headers, and the sequence number after
-/// them.
+/// Number of bytes at the beginning of a block that enter the order-dependent sum: the headers, and
+/// the sequence number after them.
 const SUMMED_BYTES: usize = 64;
 
-/// The filter with configurable cost.
+/// The filter `bench_work`, whose cost per block is configurable.
 pub(crate) const WORK_FILTER: Description = Description {
     name: "bench_work",
     summary: "goes around so many times for each block",
@@ -45,7 +45,7 @@ impl Classify for WorkFilter {
     }
 }
 
-/// The sink that computes the order-dependent sum.
+/// The sink that computes a sum of the blocks that depends on their order.
 pub(crate) const DIGEST_SINK: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open_digest_sink);
 
 const DIGEST_DESCRIPTION: Description = Description {

@@ -30,7 +30,7 @@ use testkit::net::SERVER_DEVICE;
 const FRAME_LENGTH: usize = 1400;
 /// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 100_000;
-/// Number of frames for warm-up.
+/// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 2_000;
 
 const NO_OBSERVER_NAME: &str = "no observer";

@@ -14,13 +14,13 @@ use testkit::net::{Namespace, wait_until};
 pub(super) enum TcpdumpLaunch {
     /// Without `streamline exec`, so libpcap captures.
     Stock,
-    /// Under `streamline exec`. Each loads its own kernel programs.
+    /// Under `streamline exec`, without a daemon. Each tcpdump loads its own kernel programs.
     Exec,
     /// Under `streamline exec` with a daemon, which loads one program for all.
     ExecWithDaemon,
 }
 
-/// Running tcpdumps, and their daemon.
+/// Running tcpdumps, and the daemon that they use, if any.
 pub(super) struct RunningCaptures {
     folder: PathBuf,
     launch: TcpdumpLaunch,
@@ -30,8 +30,8 @@ pub(super) struct RunningCaptures {
 }
 
 impl RunningCaptures {
-    /// Starts `count` tcpdumps on the second processor, each with this snapshot length and device,
-    /// and waits until all are capturing.
+    /// Starts `count` tcpdumps on the second processor, and waits until all are capturing. Each
+    /// captures on the device `device` with the snapshot length `snapshot`.
     pub(super) fn start(
         space: &Namespace,
         folder: &Path,
@@ -64,7 +64,7 @@ impl RunningCaptures {
         Ok(all)
     }
 
-    /// Returns the process ids, including the daemon's.
+    /// Returns the process ids of the tcpdumps and of the daemon.
     pub(super) fn process_ids(&self) -> Vec<u32> {
         [self.daemon.process_ids(), self.tcpdumps.process_ids()].concat()
     }
@@ -89,7 +89,8 @@ impl RunningCaptures {
         Ok(lost)
     }
 
-    /// Returns the command that starts our program with these words.
+    /// Returns the command that runs `streamline` with the arguments `words`. The messages of the
+    /// command go to the file `name`.
     fn command(&self, words: &[&str], name: &str) -> Result<Command, String> {
         let program = streamline_path().ok_or("there is nothing to measure")?;
         let mut command = self.redirect_messages(Command::new(program), name)?;
@@ -98,7 +99,7 @@ impl RunningCaptures {
         Ok(command)
     }
 
-    /// Directs the messages of a command to a file with this name.
+    /// Directs the messages of a command to the file `name`.
     fn redirect_messages(&self, mut command: Command, name: &str) -> Result<Command, String> {
         let errors = File::create(self.error_file(name)).map_err(|why| why.to_string())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);

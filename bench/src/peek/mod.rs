@@ -1,12 +1,12 @@
 //! `bench peek`: reading a block in place instead of copying it. [SL fig. 3], goal G5; FEATURES D10
 //!
 //! The bench measures the cost of a call of `peek`, including checks; reading and peeking through a
-//! full ring in one thread; and two processes that trust each other. Between these, blocks are
-//! copied in and out (a stream), or copied in and read in place (a trusting stream, and an indirect
-//! stream). The reader reads the first word of each block, or every word. The references are the
-//! plain ring in C, with a copy and in place, and with a reader that reads nothing, which is an
-//! upper bound ("most"): if copying is nearly as fast as this bound, reading in place cannot reach
-//! the gain that the goal requires.
+//! full ring in one thread; and two processes that trust each other. Between the two processes,
+//! blocks are copied in and out (a stream), or copied in and read in place (a trusting stream, and
+//! an indirect stream). The reader reads the first word of each block, or every word. The
+//! references are the plain ring in C, with a copy and in place, and with a reader that reads
+//! nothing, which is an upper bound ("most"): if copying is nearly as fast as this bound, reading
+//! in place cannot reach the gain that the goal requires.
 //!
 //! "From C" is the same transfer in a C program, by `streamline_write` and `streamline_read` or
 //! `streamline_peek`. It must reach the goals of the mechanism, and 0.8 of the mechanism's rate at
@@ -41,7 +41,8 @@ use sys::process::identity;
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Sizes in bytes of the rings that one thread empties.
 const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
-/// Reference rate of calls in millions per second, equal to 1.5 ns per call.
+/// Rate with which calls of `peek` are compared, in millions of calls per second. It corresponds to
+/// 1.5 ns per call.
 const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
@@ -175,8 +176,8 @@ fn measure_call_rate<T, E: std::fmt::Display>(
     }
 }
 
-/// Measures the rate at which one thread empties a full ring by reading or by peeking. The time to
-/// fill the ring is not counted.
+/// Measures the rates at which one thread empties a full ring of `dbuf` bytes, by reading and by
+/// peeking. The time to fill the ring is not counted.
 fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(dbuf_id(1)) };
     let (writer, mut readers) = dbuf::ring(&config);

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
 use sys::process::identity;
 
-/// The reader's method: a copy, or reading in place.
+/// The method by which the reader receives a block: by a copy, or by reading in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeekMethod {
     Stream,
@@ -114,7 +114,7 @@ impl WriterEnds {
         Ok(Self { output, block: vec![7; block], blocks: 1024, child, _grants: grants })
     }
 
-    /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
+    /// Returns the throughput in GB/s, measured over at least [`MEASUREMENT_NS_MIN`].
     pub(super) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let bytes = self.blocks * self.block.len() as u64;
@@ -142,7 +142,8 @@ fn duplicate_descriptors(
     descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(error_text)).collect()
 }
 
-/// Runs the reading process: `--reader peek-KIND PROCESSOR BYTES`.
+/// Runs the reading process, which the bench starts with the arguments
+/// `--reader peek-KIND PROCESSOR BYTES`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let (kind, processor, read_length) = crate::child::parse_arguments(arguments)?;
     sys::process::pin_to(processor).map_err(error_text)?;

@@ -30,7 +30,7 @@ use xdp::SelectingProcess;
 
 /// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 200_000;
-/// Number of frames for warm-up.
+/// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 2_000;
 /// One in this many frames of the flood goes to port 53 and must be selected.
 const WANTED_ONE_IN: usize = 100;
@@ -42,7 +42,7 @@ const KERNEL_NAME: &str = "streamline, kernel";
 const XDP_NAME: &str = "AF_XDP";
 const ROW_NAME: &str = "1 % of 64 B";
 
-/// The candidates: the program or process that selects the wanted frames.
+/// The program or process that selects the wanted frames in one sample.
 enum FrameSelector<'b> {
     NoReceiver,
     Program(&'b Generated),
@@ -50,7 +50,7 @@ enum FrameSelector<'b> {
     Xdp,
 }
 
-/// The costs per frame in one sample.
+/// The costs per frame in one sample, and the share of wanted frames that were counted.
 #[derive(Clone, Copy, Debug)]
 struct PickSample {
     /// Processor time of sending while the program selects, in ns per frame.
@@ -144,7 +144,7 @@ impl PickBench {
     }
 }
 
-/// Returns the total number of frames sent, if `counted` of them are wanted.
+/// Returns the number of all frames sent, given the number of wanted frames among them.
 fn total_frame_count(counted: u64) -> usize {
     usize::try_from(counted).unwrap_or(0) * WANTED_ONE_IN
 }

@@ -31,7 +31,7 @@ pub(super) struct SelectingProcess {
 }
 
 impl SelectingProcess {
-    /// Starts the process on the second processor, and waits until it observes frames.
+    /// Starts the selecting process on the second processor, and waits until it observes frames.
     pub(super) fn start(space: &Namespace) -> Result<Self, String> {
         let (socket, theirs) = descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -70,7 +70,8 @@ impl Drop for SelectingProcess {
     }
 }
 
-/// Runs the selecting process: `--reader xdp PROCESSOR 0`.
+/// Runs the selecting process, which the bench starts with the arguments
+/// `--reader xdp PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
     // On a machine with one processor, the process shares it with the sender.

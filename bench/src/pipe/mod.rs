@@ -27,16 +27,17 @@ use std::path::Path;
 
 /// Sizes in bytes of the blocks that are transferred.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Ring size in bytes: the size that a self-scaling stream reaches on one processor (`bench
-/// scale`), and the best size on two (BASELINES, working set).
+/// Ring size in bytes. On one processor, a self-scaling stream reaches this size (`bench scale`).
+/// On two processors, this size is the best (BASELINES, working set).
 const RING_SIZE: usize = 4 << 20;
-/// Size in bytes of another measured ring, which exceeds the caches: between processors without a
+/// Size in bytes of a second measured ring, which exceeds the caches. Between processors without a
 /// shared cache, a cache line arrives sooner from memory than from the other processor's cache. A
-/// term buffer of Aeron has this size.
+/// term buffer of Aeron also has this size.
 const LARGE_RING_SIZE: usize = 64 << 20;
-/// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
+/// Round-trip time of a cache line in ns below which two processors count as sharing a cache
+/// (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
-/// Maximum size in bytes of the slots that are published together. As in a stream, at most 32
+/// Maximum total size in bytes of the slots that are published together. As in a stream, at most 32
 /// blocks are published together.
 const PUBLISHED_BYTES_MAX: usize = 64 << 10;
 /// Name of our stream of fixed-size slots ([`StreamTransport::start_slot_stream`]) in the result
@@ -45,7 +46,7 @@ const SLOTS: &str = "slots";
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
-/// The processors of writer and reader.
+/// The processors on which the writer and the reader run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EndpointCores {
     One,
@@ -163,12 +164,12 @@ trait Transport {
     fn block_size(&self) -> usize;
     /// Sends `blocks` blocks, and returns when all of them have arrived.
     fn transfer(&mut self, blocks: u64) -> Result<(), String>;
-    /// Returns a reference to the number of blocks per measurement, which is 0 before the first
-    /// measurement.
+    /// Returns a reference to the number of blocks that one measurement transfers. The number is 0
+    /// before the first measurement.
     fn blocks_per_measurement(&mut self) -> &mut u64;
 }
 
-/// Returns the throughput in GB/s, over enough blocks for the minimum duration.
+/// Returns the throughput in GB/s, measured over at least [`MEASUREMENT_NS_MIN`].
 fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     loop {
         let blocks = (*transport.blocks_per_measurement()).max(1024);
@@ -184,8 +185,8 @@ fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     }
 }
 
-/// Returns the number of blocks for the next attempt, given that `blocks` blocks took `ns`, which
-/// is less than the minimum duration.
+/// Returns the number of blocks for the next attempt at a measurement. The previous attempt
+/// transferred `blocks` blocks in `ns`, which was less than the minimum duration.
 fn next_block_count(blocks: u64, ns: u64) -> u64 {
     blocks * (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }

@@ -36,7 +36,8 @@ pub(super) fn start(
     BenchChild::start([kind.word(), &processor.to_string(), &block.to_string()], descriptors)
 }
 
-/// Runs the reading process: `--reader KIND PROCESSOR BLOCK`.
+/// Runs the reading process, which the bench starts with the arguments
+/// `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (kind, processor, block) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;

@@ -62,7 +62,7 @@ pub(super) fn available_rings() -> Vec<PeerRing> {
     peers
 }
 
-/// The rings of the program `bench/peers/rings`.
+/// The rings of the program `bench/peers/rings`, each with the endpoints that it connects.
 const PROGRAM_RINGS: [(&str, Endpoints); 5] = [
     ("rtrb", Endpoints::Threads),
     ("ringbuf", Endpoints::Threads),
@@ -181,8 +181,8 @@ pub(crate) struct RunningRing {
 }
 
 impl RunningRing {
-    /// Starts a program with these arguments: the ring or the reading method, the number of
-    /// processors, and the block size in bytes.
+    /// Starts the program of a ring. Its arguments are the name of the ring or of the reading
+    /// method, the number of processors, and the block size in bytes.
     pub(crate) fn start(
         program: &Path,
         ring: &str,

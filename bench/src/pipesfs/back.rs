@@ -25,7 +25,7 @@ const FRAMES: u32 = 100_000;
 /// The chain of filters to which frames are passed.
 const FILTERS: &str = "ip | udp | dport |53 count";
 
-/// Measures the processor time per frame.
+/// Measures the processor time per frame of each way to pass frames to the filters.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "back into the kernel";
     if !is_row_selected(ROW) {
@@ -66,12 +66,12 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     ))
 }
 
-/// Returns the filters, all pinned to the kernel.
+/// Returns the text of [`FILTERS`] with each filter pinned to the kernel.
 fn pinned_filters() -> String {
     FILTERS.split(" |").map(|filter| format!("{filter} @kernel")).collect::<Vec<_>>().join(" |")
 }
 
-/// Returns the cost of the filters in a thread, without the cost of the source.
+/// Returns the cost of the filters in a thread, in ns per block, without the cost of the source.
 fn measure_filters_in_thread() -> Result<f64, String> {
     let cost = |behind: &str| {
         let began = sys::clock::thread();
@@ -81,7 +81,7 @@ fn measure_filters_in_thread() -> Result<f64, String> {
     Ok((cost(FILTERS)? - cost("discard")?).max(0.001))
 }
 
-/// Returns the cost of running a program on one frame, with one call per frame.
+/// Returns the cost of a test run of the program on one frame, in ns. Each run is a separate call.
 fn measure_test_runs(program: &CountingProgram) -> Result<f64, String> {
     let frame = crate::flood::udp_frame(crate::flood::WANTED_PORT, LENGTH);
     let began = sys::clock::thread();

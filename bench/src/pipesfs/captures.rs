@@ -1,5 +1,5 @@
-//! Live traffic, whose frames are read by capture programs from a file of the mount. Each frame
-//! that the path has received is read by the program, or counted as lost in `.error`.
+//! Live traffic of a path, which capture programs read from a file of the mount. Each frame that
+//! the path has received is read by the program, or counted as lost in `.error`.
 
 use super::programs::Programs;
 use crate::flood::{Flood, ReceivingHost};
@@ -87,9 +87,9 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Sends frames to a device while a program reads the capture of a path at this device. Returns two
-/// shares of the frames that the path has received: the share that the program has read, and the
-/// share that was counted as lost.
+/// Sends frames to a device while a path captures them and a program reads the path's capture.
+/// Returns two shares of the frames that the path has received: those that the program has read,
+/// and those that were counted as lost.
 fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     let text = |why: std::io::Error| why.to_string();
     let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
@@ -138,8 +138,8 @@ fn number(file: &Path) -> u64 {
     read_text(file).trim().parse().unwrap_or(0)
 }
 
-/// Returns the number of frames that the source with the directory `source` in the mount has
-/// counted as dropped.
+/// Returns the number of frames that a source has counted as dropped. `source` is the directory of
+/// the source in the mount.
 fn lost_before(source: &Path) -> u64 {
     let reasons = fs::read_dir(source.join("stats/dropped")).into_iter().flatten().flatten();
     reasons.map(|reason| number(&reason.path())).sum()

@@ -11,12 +11,14 @@ use std::path::Path;
 use streamline::paths::{self, PathClient};
 use testkit::net::wait_until;
 
-/// Number of changes in a measurement. It is even, so that the last change restores the first value
-/// of the filter's argument. The name of the filter's directory contains this value.
+/// Number of changes in a measurement. It is even, so that the filter's argument has its first
+/// value again after the last change. The name of the filter's directory contains the value.
 const CHANGES: u32 = 200;
-/// Maximum additional cost of `mkdir`, compared with its edit, in µs.
+/// Maximum additional cost of `mkdir` in the mount, compared with the same edit over a connection,
+/// in µs.
 const MKDIR_MAX_US: f64 = 25.0;
-/// Maximum additional cost of a write to an argument, compared with its edit, in µs.
+/// Maximum additional cost of a write to an argument in the mount, compared with the same edit over
+/// a connection, in µs.
 const WRITE_MAX_US: f64 = 9.0;
 /// Request of the path to which filters are added and whose argument is changed.
 const REQUEST: &str = "generate rate=1 | udp | sample 2 | count";
@@ -25,7 +27,7 @@ const MKDIR_NAME: &str = "mkdir";
 const WRITE: &str = "control write";
 const EDIT_NAME: &str = "the edit itself";
 
-/// Measures `mkdir` and writes to arguments.
+/// Measures two kinds of changes: `mkdir`, and writes to an argument.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     if ![MKDIR_NAME, WRITE].iter().any(|row| is_row_selected(row)) {
@@ -96,7 +98,7 @@ fn make_directories(udp: &Path) -> Result<f64, String> {
     )
 }
 
-/// Returns the value to which the change with the index `number` sets the argument; it differs from
+/// Returns the value to which the change with the index `number` sets the argument. It differs from
 /// the value of the previous change.
 fn value(number: u32) -> u32 {
     3 - number % 2

@@ -1,14 +1,14 @@
-//! Rows for two candidates, of which the second does additional work, and for the cost of this
-//! work.
+//! Rows that compare two candidates, of which the second does additional work, and a row for the
+//! cost of this work.
 
 use crate::harness::{BetterDirection, Samples, rows_of_samples};
 use crate::row::Row;
 
-/// The row for the additional cost of the second of two candidates compared with the first.
+/// Parameters of the row that reports the additional cost of the second of two candidates.
 pub(super) struct ExtraCost {
-    /// Name under which a row lists the additional cost.
+    /// Name under which the row lists the additional cost.
     pub(super) name: &'static str,
-    /// Number by which the difference of the costs is divided, such as the number of filters that
+    /// Number of parts by which the additional cost is divided, such as the number of filters that
     /// cause it.
     pub(super) parts: u32,
     /// Goal: maximum difference divided by `parts`, in the unit of the samples.
@@ -18,7 +18,8 @@ pub(super) struct ExtraCost {
 }
 
 impl ExtraCost {
-    /// Returns the rows of two candidates, and a row for the difference of their samples per round.
+    /// Returns the rows of two candidates, and a row for the additional cost of the second
+    /// candidate in each round.
     pub(super) fn rows(
         &self,
         (row, unit): (&str, &'static str),

@@ -21,13 +21,13 @@ const RUNS_PER_MEASUREMENT: u32 = 2_000_000;
 /// Maximum cost of a closed exit in ns.
 const LIMIT_NS: f64 = 1.0;
 
-/// A loaded program and its memory.
+/// A measured program, loaded into the kernel, with the memory that it uses.
 pub(super) struct CountingProgram {
     pub(super) program: Program,
     _maps: (Map, RingBuffer, ProgramRings, ProgramRings),
 }
 
-/// Measures test runs of both programs.
+/// Measures test runs of the program with closed exits, and of the same program without exits.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "nobody reads in the kernel";
     if !is_row_selected(ROW) {

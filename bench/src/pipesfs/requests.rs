@@ -17,7 +17,8 @@ use testkit::net::wait_until;
 const REQUESTS: u32 = 2_000;
 /// Flag of open(2): reads do not block.
 const O_NONBLOCK: i32 = 0o4000;
-/// Number of arcs of the listed path, each with four filters. A request has at most 1,000 filters.
+/// Number of arcs of the path that is listed. Each arc leads to four filters, and a request has at
+/// most 1,000 filters.
 const LISTED_ARC_COUNT: usize = 249;
 
 /// Number of paths that are listed together.
@@ -26,10 +27,10 @@ const PATHS: usize = 100;
 const TEN_FILTER_REQUEST: &str = "generate rate=1 | dport | \
                            ((|1 sample 2 | sample 3 | sample 4 | count) + \
                            (|2 sample 3 | sample 4 | sample 5 | count))";
-/// Goal for listing a thousand filters, in µs.
+/// Maximum time for listing a thousand filters, in µs, which is a goal.
 const LISTING_MAX_US: f64 = 250_000.0;
 
-/// The filters after each arc of the listed path, of which there are [`LISTED_ARC_COUNT`].
+/// The filters to which each of the [`LISTED_ARC_COUNT`] arcs of the listed path leads.
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME_CORE_NAME: &str = "same core";
@@ -93,7 +94,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures a cost in µs on each mount. `limit` is the goal for the first mount.
+/// Measures a cost in µs on each of several mounts. `limit` is the goal for the first mount.
 fn measure_row(
     row: &str,
     rounds: usize,

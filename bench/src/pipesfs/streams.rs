@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use streamline::paths::{self, PathClient, Tap};
 
-/// Sizes of reads in bytes, with the goals on one core and on two.
+/// Sizes of reads in bytes, each with its goals on one core and on two cores, if there are any.
 const READ_SIZES: [(usize, Option<f64>, Option<f64>); 4] = [
     (4 << 10, None, None),
     (32 << 10, None, None),
@@ -96,7 +96,7 @@ enum Source {
     File,
 }
 
-/// Returns the rate of the reader in GB/s.
+/// Measures the rate at which the reader reads the path's bytes, in GB/s.
 fn measure_chunks(
     programs: &mut Programs,
     path: usize,

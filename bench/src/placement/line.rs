@@ -18,7 +18,7 @@ use testkit::net::wait_until;
 
 /// Number of frames per sample, all of which fit into each ring of the requests.
 const FRAMES_PER_SAMPLE: usize = 6 * FRAMES_PER_GROUP;
-/// Number of frames for warm-up.
+/// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 1_000;
 /// Number of frames sent without observers as part of a sample.
 const UNOBSERVED_FRAMES: usize = 2 * FRAMES_PER_GROUP;
@@ -52,8 +52,8 @@ pub(super) fn measure_sample(
     Ok(whole.then_some(sample))
 }
 
-/// Runs the plan under the flood. Returns the cost table `known`, updated with the costs that this
-/// run measured, as `explain --analyze` does.
+/// Runs the plan under the flood, and measures its costs. Returns the cost table `known` with these
+/// costs, as `explain --analyze` stores them.
 pub(super) fn analyze_costs(
     flood: &mut Flood,
     plan: &Plan,
@@ -148,7 +148,7 @@ fn run_until_stopped(
     run(paths, until).map_err(|why| why.to_string())
 }
 
-/// Waits until all other threads are idle; returns their processor time in ns.
+/// Waits until all other threads of this process are idle. Returns their processor time in ns.
 fn wait_until_idle() -> u64 {
     // The time of this thread advances between the two readings.
     let others = || {

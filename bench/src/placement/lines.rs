@@ -45,7 +45,7 @@ pub(super) const REQUESTS: [&str; 29] = [
     "rx | eth | hist | ip | hist length | count | match \"Y\" | count",
 ];
 
-/// A request with the space of each node.
+/// A placement of a request: its plan, and the space of each node.
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
     pub(super) plan: Plan,
@@ -53,7 +53,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Plans a request, whose nodes may be pinned, on the given machine.
+    /// Plans a request on the given machine. The request may pin its nodes to spaces.
     pub(super) fn plan_pinned(text: &str, machine: &Machine) -> Result<Self, String> {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         if mistakes.iter().any(|mistake| mistake.is_error()) {
@@ -71,15 +71,15 @@ impl Placement {
         Self { plan, spaces }
     }
 
-    /// Formats the number of nodes in each space, in order: `kernel 2 thread0 3`.
+    /// Formats the numbers of consecutive nodes in one space, such as `kernel 2 thread0 3`.
     pub(super) fn summary(&self) -> String {
         let runs = self.spaces.chunk_by(|one, other| one == other);
         runs.map(|run| format!("{} {}", run[0], run.len())).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Returns all placements of a request that the planner accepts: the first filters, possibly none,
-/// are in the kernel, and the others are in one or two threads.
+/// Returns all placements of a request that the planner accepts. In each placement, the first
+/// filters, possibly none, are in the kernel, and the others are in one or two threads.
 pub(super) fn plan_placements(line: &str, machine: &Machine) -> Vec<Placement> {
     let nodes = split_nodes(line);
     let count = nodes.len();
@@ -107,7 +107,8 @@ pub(super) fn plan_placements(line: &str, machine: &Machine) -> Vec<Placement> {
     found
 }
 
-/// Returns the nodes of a request without branches, each with the class of the arc to it.
+/// Returns the texts of the nodes of a request without branches. Each text includes the class of
+/// the arc to the node.
 fn split_nodes(line: &str) -> Vec<&str> {
     line.split('|').map(str::trim_end).collect()
 }

@@ -42,7 +42,7 @@ use verdict::{CostRatio, Verdict, worst_comparison};
 const WANTED_ONE_IN: usize = 2;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 128;
-/// Number of rounds with all placements.
+/// Number of rounds in which all placements run.
 const TRIAL_ROUNDS: usize = 2;
 /// Maximum number of placements that run in the final rounds.
 const FINALISTS_MAX: usize = 3;
@@ -52,7 +52,8 @@ const FINAL_ROUNDS_ADDED: usize = 4;
 const FINAL_ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
-/// Maximum cost of the choice, as a multiple of the cost of the best placement.
+/// Maximum cost of the placement that a policy chose, as a multiple of the cost of the best
+/// placement.
 const COST_RATIO_MAX: f64 = 1.1;
 const RATIO_UNIT: &str = "of the best";
 
@@ -90,12 +91,12 @@ struct PlacementBench {
     machine: Machine,
 }
 
-/// Processor times per frame in ns, one per round.
+/// Processor times of a placement per frame in ns, one value for each round.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
-    /// Processor time of a round minus the time of unobserved sending.
+    /// Processor time in each round, minus the time of unobserved sending.
     added_ns: Vec<f64>,
-    /// Processor time of a round, including the time of sending.
+    /// Processor time in each round, including the time of sending.
     total_ns: Vec<f64>,
 }
 
@@ -212,9 +213,9 @@ impl FrameCosts {
     }
 }
 
-/// Returns the index of the placement that a policy chose (`choice`), followed by the indices of
-/// the placements whose comparison with it needs more rounds. Returns no indices if there are no
-/// such placements.
+/// Returns the indices of the placements that need more rounds: first the placement that a policy
+/// chose (`choice`), then the placements whose comparison with it is undecided. Returns no indices
+/// if no comparison is undecided.
 fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {
@@ -232,8 +233,9 @@ fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> 
     open
 }
 
-/// Returns the row of the goal: the least favorable ratio of the choice to another placement, with
-/// its interval.
+/// Returns the row of the goal: the ratio of the chosen placement's cost to the cost of another
+/// placement, with its confidence interval. Of all other placements, the one with the least
+/// favorable ratio counts.
 fn goal_row<'t>(
     (number, line): (usize, &str),
     choice: &FrameCosts,
@@ -262,7 +264,7 @@ fn goal_row<'t>(
     }
 }
 
-/// Returns a row for every placement.
+/// Returns a row for every placement of a request.
 fn placement_rows(
     (number, line): (usize, &str),
     all: &[Placement],

@@ -1,5 +1,5 @@
-//! The verdict on a placement: its cost is, or is not, within a multiple of the cost of every other
-//! placement, measured in the same rounds.
+//! Comparison of the costs of two placements, measured in the same rounds. The verdict is that the
+//! ratio of the costs is within a limit, beyond it, or undecided.
 //!
 //! The input is the processor time per frame of both placements in each round. The output is the
 //! median of their ratios, with a 99 % confidence interval from order statistics, which assumes
@@ -8,14 +8,16 @@
 
 use crate::harness::median;
 
-/// Half the width of the 99 % confidence interval in ranks of the sorted samples, as a multiple of
-/// the standard deviation of the number of samples below the median.
+/// Number of standard deviations on each side of a 99 % confidence interval. The interval is in
+/// ranks of the sorted samples, and the deviation is that of the number of samples below the
+/// median.
 const CONFIDENCE_SIGMAS: f64 = 2.576;
-/// Maximum distance between the median and either end of an interval that is narrow enough, as a
-/// fraction of the median.
+/// Maximum half width of a confidence interval that counts as narrow: the distance from the median
+/// to either end, as a fraction of the median.
 const HALF_WIDTH_MAX: f64 = 0.03;
 
-/// The cost of the placement that a policy chose, divided by the cost of another placement.
+/// The cost of the placement that a policy chose, divided by the cost of another placement: the
+/// median over the rounds, with its confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct CostRatio {
     pub(super) median: f64,
@@ -29,16 +31,17 @@ pub(super) struct CostRatio {
 /// placement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// The whole confidence interval of the ratio is within the limit.
+    /// The ratio is certainly within the limit, because its whole confidence interval is.
     WithinLimit,
-    /// The whole confidence interval of the ratio is beyond the limit.
+    /// The ratio is certainly beyond the limit, because its whole confidence interval is.
     BeyondLimit,
-    /// The limit lies inside the confidence interval of the ratio.
+    /// The ratio may be within or beyond the limit, which lies inside its confidence interval.
     Undecided,
 }
 
 impl CostRatio {
-    /// Compares the choice with another placement per round. Returns `None` if there are no rounds.
+    /// Compares the costs of the placement that a policy chose with the costs of another placement,
+    /// round by round. Returns `None` if there are no rounds.
     pub(super) fn compare(choice: &[f64], other: &[f64]) -> Option<Self> {
         let mut all: Vec<f64> = choice.iter().zip(other).map(|(one, other)| one / other).collect();
         all.sort_by(f64::total_cmp);
@@ -67,9 +70,10 @@ impl CostRatio {
     }
 }
 
-/// Returns the least favorable comparison: a certain loss, else a possible loss, else a comparison
-/// within the limit; among equal verdicts, the one with the largest median. Returns `None` if there
-/// are no comparisons.
+/// Returns the comparison that is least favorable to the chosen placement. A ratio certainly beyond
+/// the limit is worse than an undecided ratio, and this is worse than a ratio within the limit.
+/// Among equal verdicts, the largest median is the worst. Returns `None` if there are no
+/// comparisons.
 pub(super) fn worst_comparison(
     all: impl IntoIterator<Item = CostRatio>,
     limit: f64,

@@ -66,7 +66,7 @@ impl RunningRequests {
         Ok(all)
     }
 
-    /// Returns the process ids, including the daemon's.
+    /// Returns the process ids of the requests and of the daemon.
     pub(super) fn process_ids(&self) -> Vec<u32> {
         [self.daemon.process_ids(), self.requests.process_ids()].concat()
     }
@@ -131,7 +131,7 @@ impl RunningRequests {
     }
 }
 
-/// Returns true if one program serves `count` requests.
+/// Returns true if one kernel program serves `count` requests.
 fn has_one_shared_program(listed: &Value, count: usize) -> bool {
     let programs = listed["kernel"].as_array().map_or(&[][..], Vec::as_slice);
     let [program] = programs else { return false };

@@ -28,9 +28,9 @@ use std::path::Path;
 const FRAME_LENGTH: usize = 1400;
 /// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 100_000;
-/// Number of frames for warm-up.
+/// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 2_000;
-/// Ring size of a stock tcpdump in bytes, and its maximum captured length.
+/// Ring size and maximum captured length of a stock tcpdump, both in bytes.
 const STOCK_RING_AND_SNAPLEN: (u32, u32) = (2 << 20, 262_144);
 /// Maximum processor time of ten programs in ns per frame, excluding the kernel's share (goal G20).
 const TEN_READERS_NS_MAX: f64 = 1_500.0;

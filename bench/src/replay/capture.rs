@@ -15,7 +15,7 @@ use std::path::Path;
 use testkit::{Frame, Random, Segment};
 use wire::capture::write;
 
-/// Number of connections open at any time.
+/// Number of connections of a capture that are open at any time.
 const OPEN_CONNECTIONS: usize = 2_000;
 /// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
@@ -57,8 +57,8 @@ pub(super) fn write_mixed_capture(path: &Path, size: u64) -> Result<u64> {
     tap.finish()
 }
 
-/// Writes a capture whose connections are all open at its end, each within a response. Returns its
-/// size in bytes.
+/// Writes a capture of `connections` connections, all of which are open at its end, each within a
+/// response. Returns the size of the capture in bytes.
 pub(super) fn write_open_connections(path: &Path, connections: u32) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 18)?;
     let mut open: Vec<Connection> = Vec::new();
@@ -166,7 +166,8 @@ impl Connection {
         Self { ends, ports: [port, 80], sequence, begun: false, requests, waiting }
     }
 
-    /// Generates the next frames. Returns false at the end of the connection.
+    /// Generates the next frames of the connection: the handshake, or a request with its response.
+    /// Returns false at the end of the connection.
     fn generate(&mut self, random: &mut Random, content: &[u8]) -> bool {
         if !self.begun {
             self.send_handshake();

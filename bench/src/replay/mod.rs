@@ -42,7 +42,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Writes a capture: `mixed` with `size` bytes, or `open` with `size` connections that stay open.
+/// Writes a capture. The kind `mixed` has about `size` bytes; the kind `open` has `size`
+/// connections that stay open.
 pub(crate) fn write_capture(kind: &str, file: &Path, size: &str) -> Result<(), String> {
     let size: u64 = size.parse().map_err(|_| format!("{size} is not a number"))?;
     let made = match kind {

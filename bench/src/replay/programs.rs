@@ -12,8 +12,8 @@ pub(super) struct ReplayProgram {
     /// Returns the arguments, given a capture and a directory for the program's files.
     arguments: fn(&Path, &Path) -> Vec<String>,
     /// Counts the requests in the program's standard output and directory. `None` if the program
-    /// does not look for requests, and for our program, whose requests are counted by
-    /// `count_with_streamline`.
+    /// does not look for requests. `None` also for our program, whose requests
+    /// `count_with_streamline` counts.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
@@ -47,7 +47,8 @@ fn streamline_program(path: PathBuf) -> ReplayProgram {
     ReplayProgram { name: OUR_NAME, path, arguments: line, requests: None }
 }
 
-/// Returns the peers, each in its fastest configuration for this job.
+/// Returns the programs with which ours is compared, each in its fastest configuration for this
+/// job.
 fn peers() -> [ReplayProgram; 4] {
     [
         ReplayProgram {
@@ -102,7 +103,7 @@ app-layer: {protocols: {http: {enabled: yes}}}
 ";
 
 impl ReplayProgram {
-    /// Runs the program over a capture without output. Returns its resource usage.
+    /// Runs the program over a capture, and discards its output. Returns its resource usage.
     pub(super) fn measure_usage(
         &self,
         capture: &Path,

@@ -37,17 +37,18 @@ const RING_SIZES: [usize; 10] = [
     32 << 20,
     LARGEST_RING_SIZE,
 ];
-/// Size of the largest ring in bytes, with which a self-scaling ring begins.
+/// Size in bytes of the largest ring of fixed size, and initial size of a self-scaling ring.
 const LARGEST_RING_SIZE: usize = 64 << 20;
 /// Size in bytes of the blocks that are written.
 const BLOCK_SIZE: usize = 2048;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
-/// Maximum amount of data written while waiting for the size of a self-scaling ring to settle, as a
-/// multiple of the largest ring.
+/// Maximum amount of data written until the size of a self-scaling ring must have settled, as a
+/// multiple of the size of the largest ring.
 const SETTLING_RINGS_MAX: usize = 40;
 
-/// The processors of writer and reader.
+/// The setting of a measurement: one thread, two processes on one processor, or two processes on
+/// two processors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Processors {
     Thread,
@@ -71,7 +72,8 @@ impl Processors {
         }
     }
 
-    /// Returns the candidates' names: rings of fixed size, and the self-scaling ring.
+    /// Returns the names of the two candidates in this setting: the rings of fixed size, and the
+    /// self-scaling ring.
     const fn candidate_names(self) -> [&'static str; 2] {
         match self {
             Self::Thread => ["fixed, one thread", "scaled, one thread"],
@@ -142,7 +144,8 @@ fn measure_ring_setting(
     Ok(result_rows(setting, &samples, &own, scaled.output.capacity(), median(&sentinels)))
 }
 
-/// Returns the rows of a setting: rate and switches for each size, and the goals.
+/// Returns the rows of a setting: the rate and the context switches for each ring size, and the
+/// goals.
 fn result_rows(
     setting: Processors,
     fixed: &[RingSamples],

@@ -10,7 +10,8 @@ pub(super) fn start(processor: usize, offer: &Offer, block: usize) -> Result<Ben
     BenchChild::start(words, &offer.descriptors())
 }
 
-/// Runs the reading process: `--reader scale PROCESSOR BLOCK`.
+/// Runs the reading process, which the bench starts with the arguments
+/// `--reader scale PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (_, processor, block) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = ParentConnection::receive_descriptors(processor)?;

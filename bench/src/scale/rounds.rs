@@ -58,7 +58,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Returns the throughput of a round in GB/s, and the ring's size in that round in bytes.
+/// Returns the throughput of a ring in one round in GB/s, and the size of the ring in that round in
+/// bytes.
 fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
     let id = abi::DbufId::new(1).ok_or("no id")?;
     let config = Config::new(id).capacity(INITIAL_SIZE);
@@ -104,7 +105,8 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     }
 }
 
-/// Returns the bounds for scaling in the paper, where rings shrink to as little as 16 KB.
+/// Returns the scaling parameters with the size limits of the paper, where rings shrink to as
+/// little as 16 KB.
 fn shrinking_bounds(scaling: ScalingParameters) -> ScalingParameters {
     ScalingParameters { same_processor: (16 << 10, INITIAL_SIZE), ..scaling }
 }

@@ -19,7 +19,8 @@ use std::time::Instant;
 
 /// Size in bytes of the blocks that pass through each stream or request.
 const BLOCK_SIZE: usize = 4096;
-/// The streams from C: the candidate's name, and the argument with its capacity.
+/// The streams from C: the name of each candidate, and the argument of the C program, which
+/// contains the stream's capacity.
 const STREAM_SIZES: [(&str, &str); 7] = [
     ("from C, 64 KB", "read:65536"),
     ("from C, 256 KB", "read:262144"),
@@ -46,7 +47,8 @@ const REQUEST_NAME: &str = "line, self-sizing";
 /// Number of blocks per run of a request.
 const REQUEST_BLOCKS: u64 = 6_000_000;
 
-/// Measures streams from C, for two processes on one processor or on two.
+/// Measures streams from C between two processes. `setting` determines if the processes run on one
+/// processor or on two.
 pub(super) fn measure_c_streams(
     setting: Processors,
     caches: &[usize],
@@ -89,8 +91,8 @@ pub(super) fn measure_c_streams(
     ))
 }
 
-/// Measures requests run by `streamline run` on the processors of this thread, and the same request
-/// run in this process.
+/// Measures a request that `streamline run` runs with different ring sizes, and the same request
+/// run in this process. All runs use the processors of this thread.
 pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row>, String> {
     let streamline = match streamline_path() {
         Ok(program) => program,

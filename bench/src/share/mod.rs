@@ -37,9 +37,9 @@ const USER_COUNT_MAX: u16 = 10;
 const FRAMES: usize = 200_000;
 /// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
-/// One in this many frames is for a given user.
+/// One in this many frames of the flood goes to a given user.
 const USER_FRAME_ONE_IN: usize = 20;
-/// Number of frames sent for each user.
+/// Number of frames sent for each user, including the frames for warm-up.
 const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;
@@ -114,7 +114,7 @@ impl ShareBench<'_> {
         }
     }
 
-    /// Measures `count` users, whose sinks are pinned by the text `pin`.
+    /// Measures one sample with `count` users. The text `pin` pins the sinks of their requests.
     fn measure_users(&mut self, count: u16, pin: &str) -> Result<ObserverSample, String> {
         let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
         let processes = [self.daemon.process_ids(), users.process_ids()].concat();
@@ -203,7 +203,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     all
 }
 
-/// Returns the rate for each sample of an observer: received frames, in thousands, per second of
+/// Returns, for each sample of an observer, the rate in thousands of received frames per second of
 /// processor time spent on observing.
 fn frame_rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
     taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.total_cost())

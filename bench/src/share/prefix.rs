@@ -41,12 +41,12 @@ const REQUEST_TAILS: [&str; 10] = [
     "| count",
     "|request match \"GET /thing\" | count",
 ];
-/// The tail that discards all blocks, with which the cost of the prefix is measured.
+/// The tail that only discards blocks. A request with this tail shows the cost of the prefix.
 const DISCARD_TAIL: &str = "| discard";
 /// Rate at which the frames of the capture are sent, in frames per second.
 const RATE: f64 = 50_000.0;
-/// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
-/// capture.
+/// Divisor of [`Options::size`] that yields the size of this bench's capture, which is smaller than
+/// those of other benches.
 const SIZE_DIVISOR: u64 = 5;
 /// Ring size of the source `rx` of each request, in MB.
 const RING_MB: u32 = 16;
@@ -145,7 +145,8 @@ impl PrefixBench {
         Ok([once, shared.cost, apart.cost, first])
     }
 
-    /// Sends the capture while requests with these tails run.
+    /// Sends the capture while requests with the given tails run. `prefix` is the value of their
+    /// option `--prefix`.
     fn measure_with(&self, tails: &[&str], prefix: &str) -> Result<PrefixRun, String> {
         let folder = self.folder.0.join("run");
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
@@ -233,8 +234,8 @@ fn readers(listed: &Value) -> usize {
 }
 
 /// Reads, from a report, the number of blocks that the last filter or sink received. Fails if
-/// blocks were lost. Blocks that `tcp` drops as too late do not count, because they are late in the
-/// capture itself.
+/// blocks were lost. Blocks that `tcp` drops as too late do not count as lost, because they are
+/// late in the capture itself.
 fn parse_received_blocks(report: &str) -> Result<u64, String> {
     let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;
     let filters = report["filters"].as_array();

@@ -55,7 +55,7 @@ impl SharedDaemon {
         }
     }
 
-    /// Returns the daemon's process id as a list.
+    /// Returns a list with the process id of the daemon.
     pub(super) fn process_ids(&self) -> Vec<u32> {
         self.daemon.process_ids()
     }
@@ -111,8 +111,8 @@ impl SharedDaemon {
         Ok(())
     }
 
-    /// Checks that one program runs the requests of exactly `count` users, with one ring per user
-    /// and one instance of each common filter.
+    /// Checks that one kernel program runs the requests of exactly `count` users. The program must
+    /// have one ring per user, and one instance of each common filter.
     pub(super) fn check_shared_program(&self, count: u16) -> Result<(), String> {
         check_one_shared_program(&self.list_paths()?, count)
     }
@@ -154,8 +154,8 @@ impl RunningUsers {
         self.children.process_ids()
     }
 
-    /// Stops all requests, and waits until their program is removed. Returns the counts of each
-    /// user.
+    /// Stops all requests, and waits until their kernel program is removed. Returns the frame
+    /// counts of each user.
     pub(super) fn stop(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
         self.children.interrupt_and_wait("a user")?;
         wait_until("no program is left", || {
@@ -170,7 +170,8 @@ fn uid_of_user(user: u16) -> u32 {
     FIRST_UID + u32::from(user)
 }
 
-/// Returns a user's request; its sink is placed by the planner, or pinned.
+/// Returns the request of a user. `pin` pins its sink; if the text is empty, the planner places the
+/// sink.
 fn request_of_user(user: u16, pin: &str) -> String {
     let port = port_of_user(user);
     format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")

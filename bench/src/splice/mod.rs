@@ -31,7 +31,8 @@ const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 /// Sizes in bytes of the file in memory, and thus of its dbuf.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
-/// Minimum rate in millions of blocks per second, which is the goal of at most 4 ns per block.
+/// Minimum rate in millions of blocks per second, which is a goal. It corresponds to 4 ns per
+/// block.
 const SPLICE_RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -102,7 +103,8 @@ fn measure_block_size(
 
 /// Name of the candidate that splices 64 blocks in one call.
 const MANY_BLOCKS_NAME: &str = "splice, 64 blocks";
-/// The candidates from C: names, and arguments of the program.
+/// The candidates that a C program measures: the name of each candidate, and the argument of the
+/// program.
 const C_CANDIDATES: [(&str, &str); 3] = [
     ("from C: read + write", "copy"),
     ("from C: splice", "splice"),

@@ -28,17 +28,18 @@ use sys::process::identity;
 
 /// Number of pointers that are written and read at once.
 const POINTERS_PER_BATCH: usize = 32;
-/// Ring sizes in bytes: a size that fits into the second-level cache of each processor, and the
-/// size that a self-scaling stream reaches on two processors (an eighth of a third-level cache of
-/// 32 MB).
+/// Ring sizes in bytes. The first size fits into the second-level cache of each processor. A
+/// self-scaling stream reaches the second size on two processors: an eighth of a third-level cache
+/// of 32 MB.
 const RING_SIZES: [usize; 2] = [256 << 10, 4 << 20];
 /// Number of pointers in one measurement.
 const POINTER_COUNT: usize = 20_000_000;
-/// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
+/// Round-trip time of a cache line in ns below which two processors count as sharing a cache
+/// (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 
-/// Source of the candidate that serves as the upper bound: a C program without checks and wakeups,
-/// with pointers of half the size.
+/// Source of a C program without checks and wakeups, with pointers of half the size. It serves as
+/// the upper bound for the other candidates.
 const COPY_LOOP_SOURCE: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -155,7 +156,8 @@ impl Drop for PointerSender {
     }
 }
 
-/// Runs the reading process (`--reader pointers`) on a processor.
+/// Runs the reading process on a processor. The bench starts it with the argument
+/// `--reader pointers`.
 pub(crate) fn serve(processor: usize) -> Result<(), String> {
     sys::process::pin_to(processor).map_err(error_text)?;
     let socket = std::io::stdin();

@@ -174,7 +174,7 @@ impl StreamEnds {
         Ok(Self { output, input })
     }
 
-    /// Reads and releases all written blocks.
+    /// Reads and releases all blocks that were written to the stream.
     fn drain(&mut self) -> Result<(), String> {
         self.output.flush();
         let mut pointers = [RichPointer::default(); 64];
@@ -211,7 +211,8 @@ impl KernelPipe {
         })
     }
 
-    /// Splices a block of a cached file into the pipe, and on to /dev/null.
+    /// Measures the splicing of blocks of a cached file into the pipe, and from the pipe to
+    /// /dev/null.
     pub(super) fn measure_splice(&mut self) -> Result<f64, String> {
         let mut at = 0;
         self.measure(|kernel| {

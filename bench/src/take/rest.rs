@@ -24,7 +24,7 @@ const BYTES: u64 = 1 << 30;
 const BYTES_PER_CALL: usize = 1 << 20;
 /// The port of the TCP stream; the request does not take its frames.
 const PORT: u16 = 7;
-/// The request that runs during the transfer.
+/// The request that runs during the transfer. It takes a flow other than the TCP stream.
 const REQUEST: &str = "rx server0 take \"udp port 53\" | count";
 /// Return value of an XDP program that passes the frame to the host (`XDP_PASS`).
 const PASS: i32 = 2;
@@ -60,7 +60,7 @@ fn start(pair: &NamespacePair) -> Result<Child, String> {
     Ok(child)
 }
 
-/// Attaches a program that passes every frame.
+/// Attaches an XDP program that passes every frame to the host.
 fn attach_empty_program(pair: &NamespacePair) -> Result<Link, String> {
     let pass = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
     pair.server.run_in_network_namespace(|| {

@@ -13,9 +13,10 @@ use sys::bpf::ring::region_offset::NOTIFICATION_COUNTS;
 use sys::bpf::{ChainPosition, Link, Program, ProgramRings, RingBuffer, RingsLayout, Side};
 use testkit::net::Namespace;
 
-/// Value for the limits of a [`WakePolicy`] (a time in ns, bytes, or frames) that is never reached.
+/// A limit of a [`WakePolicy`] that is never reached. It serves as a time in ns, a number of bytes,
+/// or a number of frames.
 pub(crate) const UNREACHABLE_LIMIT: u32 = u32::MAX >> 1;
-/// Number of pointers per processor, as in the rings of a request.
+/// Number of pointers in the ring of each processor, as in the rings of a request.
 const POINTERS_PER_PROCESSOR: u32 = 1 << 14;
 
 /// Returns the wake policy of a request that sets neither batches nor latency.
@@ -55,7 +56,7 @@ impl Tap {
         Ok(Self { rings, doorbell, program, link: None })
     }
 
-    /// Attaches the program to the ingress of a device in a namespace.
+    /// Attaches the tap's program to the ingress of a device in a namespace.
     pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
         let program = &self.program;
         let link = space.run_in_network_namespace(|| {
@@ -77,7 +78,8 @@ impl Tap {
         })
     }
 
-    /// Returns the sum, over all processors, of the ring position below which records are complete.
+    /// Returns the sum of the committed positions in the rings of all processors. Records below a
+    /// committed position are complete.
     pub(crate) fn committed_position_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
             self.rings.region(cpu).map_or(0, |region| region.committed_position())

@@ -7,7 +7,8 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Program, ProgramKind, ProgramRings, RingBuffer};
 
-/// Parameters for passing a frame to the only reader. Frames that cannot be copied are not counted.
+/// Delivery parameters for a tap with a single reader. Frames that cannot be copied are not
+/// counted.
 const ONE_READER_DELIVERY: Delivery =
     Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 

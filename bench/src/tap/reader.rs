@@ -11,9 +11,8 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Divisor of the ring's capacity that yields the number of pointers to skip after a loss, in
-/// addition to the overwritten pointers. Skipping them prevents the writer from immediately lapping
-/// the reader again.
+/// Divisor of the ring's capacity in pointers. After a loss, the reader skips the quotient in
+/// addition to the overwritten pointers, so that the writer does not immediately lap it again.
 const SKIP_DIVISOR: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with each
 /// frame, so each check fetches that cache line from the writer's processor.
@@ -21,7 +20,7 @@ const RECORDS_PER_CHECK: usize = 16;
 /// Number of 64-bit words in the first message to a reader, which contains the layout of the rings.
 const START_MESSAGE_WORDS: usize = 5;
 
-/// Number of records that a reader received and lost, and number of doorbells that woke it.
+/// The counts of a reader: records received, records lost, and doorbells that woke it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReaderCounts {
     pub(crate) got: u64,
@@ -89,7 +88,7 @@ impl Drop for TapReader {
     }
 }
 
-/// Runs the reader process: `--reader tap PROCESSOR 0`.
+/// Runs the reader process, which the bench starts with the arguments `--reader tap PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
     // On a machine with one processor, the reader shares it with the sender.
@@ -160,7 +159,7 @@ impl ReaderState {
         }
     }
 
-    /// Reads all available records. Returns true if there were any.
+    /// Reads all available records of the rings. Returns true if there were any.
     fn read_all(&mut self, rings: &ProgramRings) -> bool {
         let mut found = false;
         for cpu in 0..self.shape.cpus {
@@ -203,7 +202,8 @@ impl ReaderState {
         next > begin
     }
 
-    /// Copies a record. Returns its position, or `None` if the writer has lapped it.
+    /// Copies the record with the given number. Returns its position, or `None` if the writer has
+    /// lapped it.
     fn copy_record(&mut self, region: &CpuRing<'_>, number: u64, reserved: u64) -> Option<u64> {
         let FramePointer { position, length, .. } = region.pointer(0, number)?;
         // If lapped records were copied, the reader would never catch up.

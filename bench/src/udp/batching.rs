@@ -16,14 +16,14 @@ use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use testkit::net::{DevicePairSettings, NamespacePair};
 
-/// Requests per second, as in the source's figure 13.
+/// Requests per second, as in figure 13 of [SL].
 const RATE: f64 = 10_000.0;
 /// Number of requests that the client sends in one sample.
 const REQUESTS: usize = 10_000;
-/// Numbers of requests that arrive at once.
+/// Numbers of requests that arrive at once (T_b).
 const GROUPS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Delays of datagrams in the ring in µs, each with the value of `STREAMLINE_UDP` that sets the
-/// delay. For the delay 0, the value sets none.
+/// Times in µs for which datagrams wait in the ring (T_t), each with the value of `STREAMLINE_UDP`
+/// that sets the delay. The value for 0 µs sets no delay.
 const DELAYS_US: [(f64, &str); 7] = [
     (0.0, "report,always"),
     (100.0, "report,always,delay=100"),

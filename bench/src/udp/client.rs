@@ -15,7 +15,7 @@ const LOSS_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum share of requests that may be lost in a sample, from 0 to 1.
 const LOSS_MAX: f64 = 0.01;
 
-/// The number and the times of the requests that a client has exchanged with a server.
+/// The result of an exchange with a server: the number of answered requests, and the times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UdpExchangeResult {
     pub(super) answered: u64,

@@ -30,10 +30,11 @@ const FULL_RATE_GROUP_SIZE: usize = 32;
 const LOSS_TIMEOUT_NS: u64 = 500_000_000;
 /// Maximum share of requests that may be lost in a sample, from 0 to 1.
 const LOSS_MAX: f64 = 0.01;
-/// Maximum number of warm-ups until a socket must have its ring.
+/// Maximum number of warm-ups after which the server's socket must have its ring.
 const WARM_UPS_MAX: usize = 50;
 
-/// A candidate: the way in which a server runs, receives requests and sends answers.
+/// A candidate: the launch of a server, the origin of its requests, and the destination of its
+/// answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UdpSetup {
     pub(super) name: &'static str,
@@ -80,7 +81,7 @@ const RING_STORED_DELAYED_SETUP: UdpSetup = UdpSetup {
     ..RING_STORED_SETUP
 };
 
-/// The rate at which requests arrive.
+/// The rate of requests, the size of their groups, and their number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestLoad {
     /// Requests per second, or `None` for the full rate.
@@ -132,7 +133,7 @@ pub(super) fn measure_rows(
     Ok(all)
 }
 
-/// Measures a sample of a server in a setup.
+/// Measures one sample of a server in the setup `setup`, under the load `load`.
 pub(super) fn measure(
     pair: &NamespacePair,
     folder: &TempDirectory,
@@ -182,7 +183,7 @@ pub(super) fn measure(
     })
 }
 
-/// The number and the times of the requests that a server has answered.
+/// The result of an exchange with a server: the numbers of requests, and the times.
 struct ExchangeResult {
     answered: u64,
     /// Number of requests that entered the ring from memory.
@@ -191,7 +192,7 @@ struct ExchangeResult {
     latency_ns: f64,
 }
 
-/// A client that spins until its requests are answered.
+/// A client that sends requests to a server, and spins until they are answered.
 struct MemoryClient<'e> {
     socket: UdpSocket,
     requests: &'e [Vec<u8>],
@@ -221,9 +222,9 @@ impl<'e> MemoryClient<'e> {
         Ok(Self { socket, requests, frames, memory })
     }
 
-    /// Sends requests in groups, at most at the given rate, to the ring if there is a feeder and
-    /// the ring is awake, else over the interface. The requests of a group are due at regular
-    /// times; the group leaves when the last one is due.
+    /// Sends requests in groups, at most at the rate of `load`. A group goes to the ring if there
+    /// is a feeder and the ring is awake, and otherwise over the interface. The requests of a group
+    /// are due at regular times; the group is sent when the last one is due.
     fn run(
         &mut self,
         feeder: &mut Option<RingFeeder>,

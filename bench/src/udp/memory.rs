@@ -21,7 +21,8 @@ const PORT_OFFSET: usize = 192;
 const REQUESTS_OFFSET: usize = 4096;
 const SLOT_SIZE: usize = 2048;
 
-/// The file of a server whose answers go to memory.
+/// The file in memory in which a server's preloaded library stores answers, with the path of the
+/// library.
 pub(super) struct MemorySocket {
     file: Memfd,
     memory: Mapping,
@@ -29,7 +30,7 @@ pub(super) struct MemorySocket {
 }
 
 impl MemorySocket {
-    /// Creates a file with these requests, and compiles the library.
+    /// Creates a file that contains the given requests, and compiles the library.
     pub(super) fn create(folder: &Path, requests: &[Vec<u8>]) -> Result<Self, String> {
         let file = Memfd::create("bench answers", FILE_SIZE).map_err(|why| why.to_string())?;
         let memory = file.map().map_err(|why| why.to_string())?;
@@ -43,14 +44,14 @@ impl MemorySocket {
         Ok(Self { file, memory, preloaded: compile_memory_library(folder)? })
     }
 
-    /// Returns the variables that let a server use the file.
+    /// Returns the environment variables that let a server use the file.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         let number = self.file.as_fd().as_raw_fd();
         let file = format!("/proc/{}/fd/{number}", std::process::id());
         vec![("LD_PRELOAD", self.preloaded.display().to_string()), ("STREAMLINE_BENCH_UDP", file)]
     }
 
-    /// Returns the number of answers so far.
+    /// Returns the number of answers that the server has stored so far.
     pub(super) fn answered(&self) -> u64 {
         self.memory.word(0).unwrap_or(0)
     }
@@ -83,14 +84,15 @@ fn compile_memory_library(folder: &Path) -> Result<PathBuf, String> {
 /// time.
 pub(super) struct RingFeeder {
     program: Program,
-    /// All rings on this machine, among which the ring of the program is searched.
+    /// All kernel rings on this machine. One of them is the ring of the program.
     candidates: Vec<ReadMapping>,
     /// The ring that the program writes, or `None` until it has been found among the candidates.
     ring: Option<ReadMapping>,
 }
 
 impl RingFeeder {
-    /// Finds the program at the server's device. Returns `None` if there is none.
+    /// Finds the kernel program at the server's device, and creates its feeder. Returns `None` if
+    /// there is no program.
     pub(super) fn open(space: &Namespace) -> Result<Option<Self>, String> {
         let chain = space.run_in_network_namespace(|| {
             let device =
@@ -108,8 +110,8 @@ impl RingFeeder {
         Ok(Some(Self { program, candidates, ring: None }))
     }
 
-    /// Feeds a frame `count` times, from the first processor. Returns the number of copies that
-    /// entered the ring; while the ring's reader was asleep, none entered.
+    /// Runs the program on a frame `count` times, from the first processor. Returns the number of
+    /// copies that entered the ring. No copy enters while the ring's reader sleeps.
     pub(super) fn feed(&mut self, frame: &[u8], count: usize) -> Result<usize, String> {
         let written = |ring: &ReadMapping| ring.word(region_offset::HEADS as usize).unwrap_or(0);
         let before: Vec<u64> = self.ring.iter().chain(&self.candidates).map(written).collect();

@@ -33,7 +33,7 @@ use crate::temp_directory::TempDirectory;
 use servers::{RunningServer, UdpLaunch, UdpServer, installed_servers};
 use testkit::net::{DevicePairSettings, NamespacePair};
 
-/// Number of requests before each sample, after which the server's socket has its ring.
+/// Number of warm-up requests before each sample. After them, the server's socket has its ring.
 const WARM_UP_REQUESTS: usize = 2_000;
 /// The rate at which each request wakes the server, in requests per second.
 const LOW_RATE: f64 = 5_000.0;
@@ -45,7 +45,7 @@ const RING_NAME: &str = "ring";
 const CANDIDATES: [(&str, UdpLaunch); 2] =
     [(SOCKET_NAME, UdpLaunch::Stock), (RING_NAME, UdpLaunch::Exec("report"))];
 
-/// The rate, the costs and the latency that one sample of a server has measured.
+/// The rate, the costs and the latency of a server in one sample.
 #[derive(Clone, Copy, Debug)]
 struct UdpSample {
     /// Answers of the server per second.

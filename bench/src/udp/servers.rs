@@ -40,8 +40,8 @@ pub(super) struct UdpServer {
 }
 
 impl UdpServer {
-    /// Describes an installed program whose package has the same name. The description contains no
-    /// requests and no text that shows readiness.
+    /// Describes an installed program whose package has the same name. The fields for requests and
+    /// for the text that shows readiness are empty.
     pub(super) fn new(
         program: &'static str,
         configure: fn(&Path) -> std::io::Result<Vec<String>>,
@@ -238,8 +238,8 @@ impl RunningServer {
     }
 }
 
-/// Returns the share of datagrams that came from the ring, from 0 to 1, among the datagrams
-/// received since the socket got a ring. Reads the share from the server's final report.
+/// Reads, from the final report of the server, the share of datagrams that came from the ring (0 to
+/// 1). Only datagrams received since the socket got a ring count.
 fn ring_share(text: &str) -> f64 {
     let ring = " datagrams came from the ring";
     if !text.contains(ring) {

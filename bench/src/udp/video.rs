@@ -39,7 +39,7 @@ const RING: UdpSetup = UdpSetup {
     answers: Answers::Sent,
 };
 
-/// Measures the rows, if ffmpeg is installed.
+/// Measures the rows of ffmpeg. Returns no rows if ffmpeg is not installed.
 pub(super) fn measure_rows(
     options: &Options,
     pair: &NamespacePair,
@@ -95,7 +95,7 @@ fn generate_transport_stream(folder: &Path) -> Result<Vec<Vec<u8>>, String> {
     Ok(bytes.chunks_exact(DATAGRAM_SIZE).map(<[u8]>::to_vec).collect())
 }
 
-/// Returns the arguments of ffmpeg, which then reads until it is interrupted.
+/// Returns the arguments with which ffmpeg reads the stream until it is interrupted.
 fn configure_ffmpeg(_: &Path) -> std::io::Result<Vec<String>> {
     let words = ["-nostdin", "-loglevel", "warning", "-f", "mpegts", "-i"];
     // `fifo_size=0` disables ffmpeg's own queue and the thread that fills it.
@@ -105,7 +105,8 @@ fn configure_ffmpeg(_: &Path) -> std::io::Result<Vec<String>> {
     Ok(all.chain(rest.map(str::to_owned)).collect())
 }
 
-/// Returns the processor time of the program for each datagram, in ns.
+/// Sends the stream to ffmpeg at the given rate. Returns the processor time of ffmpeg per datagram,
+/// in ns.
 fn measure(
     pair: &NamespacePair,
     folder: &TempDirectory,

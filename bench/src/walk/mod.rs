@@ -44,14 +44,15 @@ const CAPTURE_SIZE_MAX: u64 = 64 << 20;
 const CAPTURE_BLOCKS_MAX: u64 = 100_000;
 /// Size in bytes of the capture with HTTP requests.
 const MIXED_CAPTURE_SIZE: u64 = 64 << 20;
-/// Minimum rate of the planner's choice, as a fraction of the best candidate's rate.
+/// Minimum rate with the batch size that the planner chooses, as a fraction of the best candidate's
+/// rate.
 const CHOICE_RATIO_MIN: f64 = 1.0 / 1.1;
 
 /// The filter of the chain `cheap`, which reads one byte of a block.
 const ONE_BYTE_FILTERS: &[&str] = &["match hex=02 at=0 |all"];
 /// The filter of a chain that reads every byte of a block.
 const EVERY_BYTE_FILTERS: &[&str] = &["match hex=ffffffff |all"];
-/// The filters of a chain without repeated code: each filter runs different code.
+/// Filters that each run different code, for a chain without repeated code.
 const DIFFERENT_FILTERS: &[&str] = &[
     "ipproto |all",
     "sport |all",
@@ -117,7 +118,7 @@ fn repeat_filters(kinds: &[&str], filters: usize) -> String {
     kinds.iter().copied().cycle().take(filters).collect::<Vec<_>>().join(" ")
 }
 
-/// Measures a request: millions of blocks per second for each batch size.
+/// Measures a request with each batch size, in millions of blocks per second.
 fn measure_request(
     row: &str,
     file: &Path,
@@ -150,7 +151,7 @@ fn measure_rate(text: &str) -> Result<f64, String> {
     Ok(given as f64 * 1e3 / outcome.elapsed_ns as f64)
 }
 
-/// Measures the candidates, interleaved, and compares the candidate `one` with the best of the
+/// Measures the candidates, interleaved. A goal compares the candidate `one` with the best of the
 /// others.
 fn compare_with_best(
     row: &str,
@@ -169,8 +170,8 @@ fn compare_with_best(
     ))
 }
 
-/// Returns the goal that the candidate `one` is within a tenth of the best rate of the others, or
-/// `None` if there are no others.
+/// Returns the goal that the candidate `one` reaches at least [`CHOICE_RATIO_MIN`] times the best
+/// rate of the others. Returns `None` if there are no others.
 fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);

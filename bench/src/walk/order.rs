@@ -27,7 +27,8 @@ const MEASURED_BLOCKS_MAX: usize = 65_536;
 /// one pass.
 const MEASURED_BYTES: usize = 256 << 20;
 
-/// Returns the candidates for the given filters over blocks of `length` bytes.
+/// Returns a candidate for each batch size. The candidate calls the given filters for blocks of
+/// `length` bytes.
 pub(super) fn batch_size_candidates(
     filters: &str,
     length: u64,
@@ -45,7 +46,7 @@ struct HandWrittenWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
-    /// Memory for batches, which is reused as in a space.
+    /// Memory for batches, which is reused as a space does.
     batch_memory: Vec<BatchMemory>,
 }
 
@@ -136,7 +137,8 @@ fn call_filter<'a>(
     Ok(())
 }
 
-/// A space that provides no services. All bytes are present, and no block is held or edited.
+/// A space that provides no services to filters, for calls outside a path. All bytes are present,
+/// and no block is held or edited.
 struct NullSpace;
 
 impl<'a> Gateway<'a> for NullSpace {

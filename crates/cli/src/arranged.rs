@@ -68,8 +68,8 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     own
 }
 
-/// Returns true if `word`, the first word after `explain`, begins the command `exec CMD…`: it is
-/// `exec`, and no following word begins with `|`. Otherwise, the words are a request.
+/// Returns true if `word`, the first word after `explain`, begins the command `exec CMD…` and not a
+/// request. The word must be `exec`, and no word in `rest` may begin with `|`.
 fn begins_exec_command<'w>(
     word: &OsStr,
     rest: &(impl Iterator<Item = &'w OsString> + Clone),

@@ -44,12 +44,13 @@ pub(crate) fn print_completions(line: &str) -> Status {
     terminal::print_text(&text)
 }
 
-/// Completion candidates that depend on the machine.
+/// A provider of the completion candidates that depend on the machine: interfaces and files.
 trait MachineCandidates {
     /// Returns the names of network interfaces.
     fn interfaces(&self) -> Vec<String>;
-    /// Returns the files and directories in the directory part of the file name `begin`. Names of
-    /// directories end with `/`. Does not filter the names by the rest of `begin`.
+    /// Returns the files and directories in the directory part of `begin`, a partial file name such
+    /// as `examples/we`. Names of directories end with `/`. Does not filter the names by the last
+    /// part of `begin`.
     fn files(&self, begin: &str) -> Vec<String>;
 }
 
@@ -96,8 +97,8 @@ fn word_start(line: &str) -> Option<usize> {
     quote.is_none().then_some(begin)
 }
 
-/// Returns the names that can begin a stage: sources at the head of a pipeline, other filters after
-/// a pipe symbol, and programs in both positions.
+/// Returns the names that can begin the next stage after the text `before`: sources at the head of
+/// a pipeline, other filters after a pipe symbol, and programs in both positions.
 fn stage_names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
@@ -107,9 +108,10 @@ fn stage_names(before: &str) -> Vec<String> {
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// Returns the classes that can directly follow a pipe symbol. These are the classes of the filter
-/// before the symbol or, if the symbol begins a branch, of the filter before all branches. Returns
-/// nothing at any other position, or if the classes of the filter have no names.
+/// Returns the names of the classes that can follow directly after a pipe symbol at the end of
+/// `before`. They are the classes of the filter before the symbol. If the symbol begins a branch,
+/// they are the classes of the filter before all branches. Returns nothing if `before` does not end
+/// with a pipe symbol, or if the classes have no names.
 fn class_names(before: &str, last: &str) -> Vec<String> {
     let Some(from) = before.strip_suffix('|') else { return Vec::new() };
     let from = from.trim_end();

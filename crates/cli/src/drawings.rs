@@ -22,7 +22,7 @@ pub(crate) fn refuse_mixed_stdout(wanted: &DrawingArguments, plan: &Plan) -> Res
 }
 
 /// Draws the plan in each requested format, and writes each drawing to its file. The drawings
-/// contain the figures of a run if `figures` is `Some`. Returns the exit status of the first
+/// contain the measurements of a run if `figures` is `Some`. Returns the exit status of the first
 /// failure, or success if there is none.
 pub(crate) fn draw(
     wanted: &DrawingArguments,

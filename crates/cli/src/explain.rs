@@ -121,9 +121,9 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces from which a source redirects frames, so that the host does not receive
-/// them. Each interface has the number of receive rules installed in the device or, as an error,
-/// the reason why the device cannot select frames.
+/// Returns each interface from which a source takes frames, so that the host does not receive them.
+/// Each interface has the number of receive rules that are installed in its device. If the device
+/// cannot select frames by rules, it has the reason instead.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
@@ -201,7 +201,8 @@ fn print_missing_privilege(text: &str, plan: &Plan, machine: &Machine) {
     }
 }
 
-/// Prints the differences between this plan and the plan of the last analyzed run.
+/// Prints the differences between this plan and the plan of the request's last analyzed run
+/// (`--analyze`).
 fn print_plan_changes(text: &str, plan: &Plan) {
     for change in analysis::changes_since_last_analysis(text, plan) {
         terminal::print_note(&format!("since it was analyzed: {change}"));
@@ -327,8 +328,8 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     filters.collect()
 }
 
-/// Returns each source that could filter in the kernel, with the filter that the source evaluates
-/// there, or the reason why it evaluates none.
+/// Returns, as JSON, each source that could evaluate a filter in the kernel. Each entry contains
+/// the filter that the source evaluates there, or the reason why it evaluates none.
 fn pushed_filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
         to_object(&[

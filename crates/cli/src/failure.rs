@@ -59,8 +59,8 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
     }
 }
 
-/// Prints the reason why a plan could not be built. If a filter is the cause, also prints its
-/// position in the request. Returns the exit status.
+/// Prints the reason why a planned request could not be built. If a filter is the cause, also
+/// prints its position in the request. Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {

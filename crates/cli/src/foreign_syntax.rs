@@ -7,7 +7,7 @@ use engine::registry::MachineRegistry;
 use pipeline::translate;
 use std::ffi::OsString;
 
-/// Commands that expect a request.
+/// Commands of `streamline` whose argument is a request.
 const REQUEST_COMMANDS: [&str; 4] = ["run", "check", "explain", "start"];
 
 /// Recognizes the syntax of another program. Prints the name of the program, and the equivalent

@@ -218,7 +218,7 @@ fn write_references(page: &mut Roff, others: &[(&str, &str)]) {
     }
 }
 
-/// Returns the program version for the footer.
+/// Returns the program version for the footer of the manual pages.
 fn program_version() -> String {
     format!("streamline {}", env!("CARGO_PKG_VERSION"))
 }

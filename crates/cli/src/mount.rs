@@ -64,8 +64,8 @@ fn resolve_mount_directory(directory: &Path) -> std::io::Result<PathBuf> {
     Ok(found)
 }
 
-/// Returns a command with which the daemon serves the file system on `directory` until the
-/// command's standard input is closed. `socket` is the directory of the daemon's sockets, and
+/// Returns the command that the daemon runs to serve the file system on `directory`. The command
+/// runs until its standard input is closed. `socket` is the directory of the daemon's sockets, and
 /// `others` is the value of `--others`. If `for_all` is true, all users of the machine have access,
 /// otherwise only this user.
 pub(crate) fn daemon_mount_command(

@@ -21,14 +21,14 @@ use streamline::report::format_count;
 #[derive(Debug)]
 pub(crate) struct ProgressPrinter {
     every_ns: u64,
-    /// True if each line replaces the previous one.
+    /// True if each progress line overwrites the previous one on the terminal.
     rewrites: bool,
-    /// True if the user requested progress.
+    /// True if the user requested progress (`--progress`).
     is_requested: bool,
     previous: Cell<SourceTotals>,
 }
 
-/// The running time of a run, and the counters of its sources added up.
+/// The running time of a run, and the sums of the counters of its sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct SourceTotals {
     elapsed_ns: u64,
@@ -38,7 +38,7 @@ struct SourceTotals {
 }
 
 impl ProgressPrinter {
-    /// Creates a printer, or returns `None` if this run prints no progress.
+    /// Creates a printer of progress lines. Returns `None` if this run prints no progress.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite_line();
         let every_ns = match mode {

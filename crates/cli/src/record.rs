@@ -13,8 +13,8 @@ use std::path::Path;
 use streamline::record::{BuiltReplay, LedgerDifferences, ReplayableRecord, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record has reached its size
-/// limit, first prints the number of missing blocks. If recording has failed, prints only the
-/// reason, and returns false.
+/// limit, first prints the number of blocks that arrived after that. If recording has failed,
+/// prints only the reason, and returns false.
 pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
@@ -69,7 +69,7 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     Ok(found.map_or(status, |found| print_differences(&found, arguments, status)))
 }
 
-/// Maximum number of differences printed.
+/// Maximum number of differences printed between a run and its replay.
 const DIFFERENCES_MAX: usize = 8;
 
 /// Prints the differences between a run and its replay, or a note that there are none. Returns

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Status {
     ran.unwrap_or_else(|status| status)
 }
 
-/// Converts arguments to run options.
+/// Converts the arguments of `run` to run options.
 pub(crate) fn run_options(arguments: &RunArguments) -> Options {
     let history = arguments.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     Options {
@@ -135,8 +135,8 @@ fn check_standard_streams(graph: &Graph) -> Result<(), Status> {
     Err(Status::Usage)
 }
 
-/// Prints the reason why a prepared request cannot run. If only the name of the request requires a
-/// daemon, also prints a note. Returns the exit status.
+/// Prints the reason why a prepared request cannot run, and returns the exit status. If there is no
+/// daemon and only the name of the request requires one, also prints a note.
 fn report_build_failure(error: OpenError, arguments: &RunArguments) -> Status {
     let unnamed = match &error {
         OpenError::Unregistered(error) => matches!(**error, ClientError::NoDaemon(_)),
@@ -312,8 +312,8 @@ fn warn_that_outputs_ended(results: &RunResults) {
     }
 }
 
-/// Prints reports of filters or of the run to standard output, or to standard error if the request
-/// writes a capture to standard output.
+/// Prints the text of a report to standard output, or to standard error if the request writes a
+/// capture to standard output.
 fn print_apart_from_capture(text: &str, graph: &Graph) -> Status {
     if graph.writes_capture_to_standard_output() {
         terminal::print_error_text(text);

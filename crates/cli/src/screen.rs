@@ -19,7 +19,8 @@ pub(crate) struct Screen<W: Write> {
     _mode: ScreenMode<W>,
 }
 
-/// A guard for raw mode and the alternate screen. Dropping it restores the terminal.
+/// A guard for raw mode and the alternate screen, with a function that returns a handle to the
+/// terminal. Dropping the guard restores the terminal.
 struct ScreenMode<W: Write>(fn() -> W);
 
 impl<W: Write> Screen<W> {

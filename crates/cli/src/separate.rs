@@ -38,13 +38,13 @@ impl SeparateProgram {
     }
 }
 
-/// The program of `streamline bench`.
+/// The program that `streamline bench` runs.
 pub(crate) const BENCH: SeparateProgram = SeparateProgram {
     name: "streamline-bench",
     install: "no package contains it; in the source tree `cargo xtask install --bench` installs it",
 };
 
-/// The program of `streamline page`.
+/// The program that `streamline page` runs.
 pub(crate) const PAGE: SeparateProgram = SeparateProgram {
     name: "streamline-page",
     install: "the package `streamline-page` contains it; in the source tree `cargo xtask install` \

@@ -67,9 +67,9 @@ struct ForeignPath {
 }
 
 /// Finds the running requests that begin with the same filters as the request `text`. Omits
-/// requests that run a shared prefix for others. If `text` reads a shared prefix, also omits the
-/// same user's requests that read one. Returns `None` if no requests remain, or if there is no
-/// daemon.
+/// requests whose path runs a shared prefix for others. If `text` itself reads a shared prefix,
+/// also omits the requests of the same user that read one. Returns `None` if no requests remain, or
+/// if there is no daemon.
 pub(crate) fn find_similar_requests(text: &str) -> Option<SimilarRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;

@@ -123,7 +123,7 @@ impl Drop for RunView {
     }
 }
 
-/// The text displayed for one sample of the counters.
+/// The text that the view displays for one sample of the counters.
 struct SampleText {
     heading: String,
     request: String,
@@ -193,8 +193,8 @@ impl Session {
         true
     }
 
-    /// Requests the end of the path. Returns false if the end was already requested, in which case
-    /// the view closes.
+    /// Requests the end of the path. Returns false if the end had already been requested; the
+    /// caller then closes the view.
     fn end(&mut self) -> bool {
         self.stop.notify();
         !std::mem::replace(&mut self.is_stopping, true)

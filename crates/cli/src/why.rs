@@ -34,7 +34,7 @@ pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
     print_trace(arguments, &flow_expression(&arguments.flow)).unwrap_or_else(|status| status)
 }
 
-/// A prepared request through which a flow is traced.
+/// The input of a trace: a prepared request, and facts about the record that it replays.
 #[derive(Debug)]
 struct TraceInput {
     prepared: Prepared,

@@ -1,4 +1,4 @@
-//! Tests of `account` on captures. Its output must equal sums over the output of `json`.
+//! Tests of `account` on captures. Its totals must equal sums over the blocks that `json` prints.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -9,7 +9,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Total numbers of blocks and of bytes on the wire, for both directions together, by peers.
+/// Sums for each pair of peers: the number of blocks and the number of bytes on the wire, for both
+/// directions together. The key names the peers.
 type Sums = BTreeMap<String, (u64, u64)>;
 
 fn capture() -> PathBuf {
@@ -25,8 +26,8 @@ fn objects(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the protocol and the peers of an object as text, independently of the direction. Returns
-/// `None` for an object without addresses.
+/// Returns the protocol and the peers of a JSON object as text, in the same form for both
+/// directions. Returns `None` for an object without addresses.
 fn peers(object: &Value) -> Option<String> {
     let end = |address: &str, port: &str| format!("{} {}", object[address], object[port]);
     object.get("src")?;

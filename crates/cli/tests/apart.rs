@@ -1,5 +1,5 @@
-//! Test of the move of a filter with open connections into a separate process and back, while
-//! frames arrive over a virtual cable. No connection loses its state.
+//! Test that moves a filter with open connections into a separate process and back while frames
+//! arrive over a virtual cable. No connection loses its state.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -15,8 +15,8 @@ use testkit::{Frame, Segment, wait_until};
 /// Number of connections that are open when the filter moves.
 const CONNECTIONS: u32 = 1000;
 
-/// Returns the frames of the first or the second half of all connections. The first half contains
-/// the handshake and half of a message.
+/// Returns the frames of one half of every connection: the handshake and the first half of a
+/// message, or the second half of the message.
 fn connection_half(first: bool) -> Capture {
     let frame = |connection: u32, sequence: u32, flags: u8, payload: &str| {
         let source = format!("10.0.{}.{}", connection >> 8, connection & 0xff);

@@ -47,7 +47,7 @@ fn live_traffic_page_runs_without_privilege() {
     assert!(lines[1].contains("\"GET /nothing HTTP/1.1\" 404 "), "{lines:?}");
 }
 
-/// Runs the commands of the page about time, except those that need an interface.
+/// Runs the commands on the book's page about time, except those that need an interface.
 #[test]
 fn time_page_runs_without_privilege() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/12-time.md");
@@ -72,7 +72,7 @@ fn time_page_runs_without_privilege() {
     assert!(std::fs::metadata(folder.path().join("missing.pcap")).unwrap().len() > 24);
 }
 
-/// Runs the commands of the page about security and compares their output.
+/// Runs the commands on the book's page about security, and compares their output with the page.
 #[test]
 fn j5_security_page_runs_without_privilege() {
     let wanted = ["bash", "pkill", "timeout"].map(need::require_command);
@@ -130,7 +130,8 @@ fn sharing_page_runs_without_privilege() {
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
 }
 
-/// Runs the commands that the page about sharing runs as root, and compares the printed tables.
+/// Runs the commands on the book's page about sharing that need root, and compares the printed
+/// tables with the page.
 #[test]
 fn ps_lists_the_shared_kernel_program() {
     let Some(space) = Namespace::new() else { return };
@@ -235,7 +236,8 @@ fn kernel_chapter_matches_explain() {
     assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
 }
 
-/// Compares the note about a refusal, and the tables of the resulting run, with the book.
+/// Runs a request while the kernel refuses one of its filters. Compares the note about the refusal
+/// and the tables of the run with the book's chapter about the kernel.
 #[test]
 fn kernel_chapter_refusal_note_and_tables_match() {
     let Some(()) = need::require_bpf() else { return };
@@ -266,8 +268,8 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 
-/// Runs the request of the drawing in the README. Each matching frame is written once, and the plan
-/// has the spaces of the drawing.
+/// Runs the request of the drawing in the README. Asserts that each matching frame is written once,
+/// and that the plan has the spaces of the drawing.
 #[test]
 fn readme_drawing_matches_its_request() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");

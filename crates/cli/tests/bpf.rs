@@ -67,7 +67,8 @@ fn h9_expression_is_compiled_for_the_capture_link_type() {
     }
 }
 
-/// Each of the tested expressions is valid only on one link type.
+/// Compiles expressions that are valid only on one link type. Asserts that they are refused on
+/// other link types.
 #[test]
 fn link_specific_primitive_is_refused_on_other_links() {
     let folder = Folder::new();
@@ -179,7 +180,8 @@ fn each_link_type_has_its_own_filter_program() {
     assert!(warned.err.starts_with(warning), "{}", warned.err);
 }
 
-/// A host name is resolved only once. The result is stored in the request and in the record.
+/// Asserts that a host name is resolved only once, and that the result is stored in the request and
+/// in the record.
 #[test]
 fn resolved_names_are_recorded() {
     let folder = Folder::new();

@@ -9,7 +9,8 @@ use common::screen::Screen;
 use std::fs;
 use testkit::need;
 
-/// Keys that a user types, and the resulting words after `streamline`. `\t` is the tab key.
+/// Keys that a user types, and the words after `streamline` in the completed line, each in angle
+/// brackets. `\t` is the tab key.
 const CASES: [(&str, &str); 9] = [
     // Commands and their options.
     ("streamline doc\t", "<doctor>"),

@@ -19,7 +19,7 @@ const BASE_IMAGE: &str = "docker.io/library/debian:bookworm-slim";
 /// Options that prevent podman from raising limits, which some machines do not permit.
 const PODMAN_LIMIT_OPTIONS: [&str; 2] = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
 
-/// Podman, with the options that this machine requires.
+/// The command podman, with the options with which containers run on this machine.
 struct Podman {
     runtime: &'static [&'static str],
     limits: &'static [&'static str],

@@ -1,6 +1,6 @@
-//! Tests of the warning about a source that captures only one direction, upstream of a filter that
-//! combines both directions. `check`, `explain` and `run` print the warning for an interface with
-//! an address, but not for an interface without an address.
+//! Tests of the warning that a source captures only one direction of the traffic, although a later
+//! filter combines both. `check`, `explain` and `run` print the warning for an interface with an
+//! address, but not for an interface without an address.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -11,8 +11,8 @@ use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVI
 
 const WARNING: &str = "`http` produces no results that need both directions";
 
-/// Runs the subcommand `verb` on a request with the given source, which captures on the device of
-/// `pair` in the server's namespace.
+/// Runs the subcommand `verb` on a request that begins with the source `source`. The source
+/// captures in the server's namespace of `pair`.
 fn run_subcommand(
     folder: &Folder,
     pair: &NamespacePair,

@@ -52,7 +52,8 @@ impl Fixture {
         CommandResult::from(command.output().unwrap())
     }
 
-    /// Returns the output of `doctor rx --json`, and asserts that the exit status agrees.
+    /// Returns the verdict of `doctor rx --json`. Asserts that the exit status is 0 if the verdict
+    /// is that capturing works, and otherwise 1.
     fn capture_verdict(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
         let verdict: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));

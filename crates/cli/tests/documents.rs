@@ -28,7 +28,7 @@ const READER_UID: u32 = 41_901;
 /// Time limit for a command, long enough for a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A page, with a shell script that creates the preconditions of its commands.
+/// A documentation page, with a shell script that creates the preconditions of its commands.
 struct Page {
     file: &'static str,
     preamble: &'static str,
@@ -40,7 +40,7 @@ const fn page_without_setup(file: &'static str) -> Page {
     Page { file, preamble: "", root: false }
 }
 
-/// All pages with commands. A test fails if a page is missing from this list.
+/// All documentation pages with commands. A test fails if a page is missing from this list.
 const COMMAND_PAGES: &[Page] = &[
     page_without_setup("README.md"),
     Page {
@@ -93,8 +93,8 @@ const COMMAND_PAGES: &[Page] = &[
     page_without_setup("docs/book/buffers/signals.md"),
 ];
 
-/// The reason for skipping commands that use a mount: each command of this test runs in a separate
-/// mount namespace.
+/// Reason for skipping the commands that use a mount. This test runs each command in a separate
+/// mount namespace, so later commands would not find the mount.
 const NEEDS_ONE_SHELL_REASON: &str =
     "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
 
@@ -163,7 +163,7 @@ impl PageEnvironment {
         Some(place)
     }
 
-    /// Starts a shell script in the environment, as a user.
+    /// Starts a shell script in the environment of the page, as the user with the id `user`.
     fn start(&self, script: &str, user: u32) -> Child {
         let mut command = self.space.command("setpriv");
         if user == 0 {

@@ -1,5 +1,5 @@
-//! Tests of programs under `streamline exec` that strace(1) kills before one of their system calls.
-//! Afterwards, no kernel program is left at the interface, and the next program is served.
+//! Tests in which strace(1) kills a program under `streamline exec` before one of its system calls.
+//! Afterwards, no kernel program may be left at the interface, and the next program must be served.
 //! [RELIABILITY; FEATURES C1, C5]
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
@@ -24,8 +24,8 @@ const PORT: u16 = 5500;
 const DATAGRAMS: u32 = 200;
 
 const SIGKILL: i32 = 9;
-/// Distance between the system calls at which successive runs are killed, modulo the number of all
-/// calls. It is a prime, so that the kills are spread over all calls.
+/// Stride with which successive runs select the system call before which they are killed, modulo
+/// the number of all calls. It is a prime, so that the kills are spread over all calls.
 const CALL_STRIDE: usize = 7919;
 
 /// A program to kill, with the part of `exec` under test.
@@ -61,7 +61,8 @@ fn parse_system_calls(trace: &str) -> Vec<Call> {
     calls.map(|(thread, name)| number(thread, name)).collect()
 }
 
-/// The outcome of a program: its system calls, its messages, and whether it was killed.
+/// The outcome of a program that strace ran: its system calls, its messages, and whether it was
+/// killed.
 struct Ended {
     calls: Vec<Call>,
     errors: String,
@@ -122,8 +123,8 @@ fn programs(pair: &NamespacePair) -> usize {
     })
 }
 
-/// Runs the program `kills` times, and kills each run before another of its system calls, first
-/// without and then with a daemon. Asserts that no kernel program remains.
+/// Kills `kills` runs of the program, each before a different system call: first without a daemon,
+/// and then as many with a daemon. Asserts that no kernel program remains.
 fn kill(victim: &KilledProgram<'_>, kills: usize) {
     if need::require_bpf().is_none() || need::require_command("strace").is_none() {
         return;

@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use streamline::figures::{PathState, query_figures};
 
-/// Number of filters of the path, so many that one message cannot contain their counters.
+/// Number of filters of the path. The counters of so many filters do not fit into one message.
 const FILTERS: usize = 450;
 
 #[test]

@@ -38,7 +38,8 @@ fn manual_contains_every_command_and_filter() {
     assert_eq!(filters.matches("\\fBstate_mode\\fR").count(), 1, "what all have stands there once");
 }
 
-/// Returns the page about all filters if `name` is `filters`, otherwise `page`.
+/// Returns the expected text of the manual page `name`: the page about all filters if `name` is
+/// `filters`, otherwise `page`.
 fn expected_page(folder: &Folder, name: &str, page: String) -> String {
     if name == "filters" { folder.read("man/man7/streamline-filters.7") } else { page }
 }

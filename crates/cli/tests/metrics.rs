@@ -263,7 +263,7 @@ impl Prometheus {
     }
 }
 
-/// Returns the title and the query of each panel of the dashboard, with values in place of
+/// Returns each query of the dashboard with the title of its panel, and with values in place of
 /// variables.
 fn dashboard_queries() -> Vec<(String, String)> {
     let file = testkit::cases::workspace_root().join("dist/grafana/streamline.json");

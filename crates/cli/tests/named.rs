@@ -152,8 +152,8 @@ fn spawn_piped(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Number of blocks, and their length in bytes, that a path generates in the tests of ring sizes.
-/// The total exceeds the size of the largest ring many times.
+/// Number and length in bytes of the blocks that a path generates in the tests of ring sizes. The
+/// total exceeds the size of the largest ring many times.
 const BLOCK_COUNT_AND_LENGTH: (usize, usize) = (20_000, 1400);
 
 /// Runs a path that waits for its readers, and a reader. `arguments` are further arguments of the
@@ -172,8 +172,8 @@ fn read_generated_blocks(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     (reader.stdout, parse_report(&ran))
 }
 
-/// Without a requested size, the ring grows while its reader is slow, within the range that
-/// `explain` prints. The reader receives every byte.
+/// Runs a path without a requested ring size. Asserts that the ring of its sink grows while the
+/// reader is slow, within the range that `explain` prints, and that the reader receives every byte.
 #[test]
 fn f6_ring_for_readers_grows_within_the_explained_range() {
     let explained = Folder::new().run(&["explain", "--json", "generate | user full=wait"]);
@@ -197,8 +197,8 @@ fn f6_ring_for_readers_grows_within_the_explained_range() {
     assert!(grew || most == least, "{ring}");
 }
 
-/// `top` and `explain` print the rings of programs that write to a path, and the number of past
-/// frames that a sink retains with their memory.
+/// `top` and `explain` print the rings through which other programs write to a path. They also
+/// print the past frames that a sink retains, and the memory for these frames.
 #[test]
 fn f6_d16_top_shows_rings_of_writers_and_retained_frames() {
     let (folder, name) = (Folder::new(), unique_name());

@@ -257,8 +257,8 @@ fn capture_on_standard_output_stays_a_capture() {
     assert_eq!(ran.status, Some(0), "{ran:?}");
 }
 
-/// Sinks in separate threads write to one pipe, in pieces that are longer than the pipe accepts at
-/// once.
+/// Runs sinks in separate threads that write to one pipe, more at once than the pipe accepts.
+/// Asserts that no line is torn.
 #[test]
 fn lines_of_several_sinks_are_not_torn() {
     let folder = Folder::new();

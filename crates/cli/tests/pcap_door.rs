@@ -56,7 +56,8 @@ impl Observer {
         Self::start_in_folder((pair, folder, folder), is_ours, (words, ready))
     }
 
-    /// Like [`Self::start`], but with the program's files in `folder` and the daemon in `shared`.
+    /// Like [`Self::start`], but the program's files are in `folder`, and the daemon's directory is
+    /// in `shared`.
     fn start_in_folder(
         (pair, folder, shared): (&NamespacePair, &Folder, &Folder),
         is_ours: bool,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::{need, wait_until};
 
-/// Maximum running time of a pipeline, after which its test fails.
+/// Maximum running time of a tested pipeline, after which the test fails.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Size in bytes of the text file that the tested pipelines read.
 const TEXT_BYTES: usize = 6 << 20;
@@ -116,8 +116,8 @@ fn c9_plain_pipeline_output_equals_that_of_sh() {
     }
 }
 
-/// If the descriptor limit is lower than the descriptor numbers that streams need, all edges are
-/// kernel pipes, and a single note reports the reason.
+/// Lowers the descriptor limit below the descriptor numbers that streams need. Asserts that all
+/// edges are kernel pipes, and that a single note reports the reason.
 #[test]
 fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let script = "cat $F | grep x | wc -l";
@@ -183,7 +183,7 @@ fn assert_same_python_results(before: &str, body: &str, after: &str) {
 }
 
 /// Python code that defines `some(n)`, which copies `n` bytes from standard input to standard
-/// output, and copies enough bytes for the edges to become rings.
+/// output. The code then copies so many bytes that the edges become rings.
 const PYTHON_READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \
@@ -380,9 +380,9 @@ fn edge_counts(report: &str, end: &str) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// With the system's coreutils, a file is passed by pointer. `cat` and `dd` do not read its bytes;
-/// `tee` and `wc` read them from the page cache. Only the first bytes, before the rings exist, pass
-/// through the pipe.
+/// With `--lazy`, a file passes through a pipeline of the system's coreutils by pointer. `cat` and
+/// `dd` do not read its bytes; `tee` and `wc` read them from the page cache. Only the first bytes,
+/// before the rings exist, pass through the pipe.
 #[test]
 fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     const FILES: usize = 4;
@@ -417,8 +417,9 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
-/// Returns three numbers that `streamline sh -v` reports for the ring of the pipeline's edge with
-/// the number `edge`: its current and its largest size in KB, and the number of growth steps.
+/// Returns the current size in KB, the largest size in KB and the number of growth steps that
+/// `streamline sh -v` reports for the ring of an edge. `edge` is the number of the edge in the
+/// pipeline.
 fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     let begin = format!("edge {edge}, ring: ");
     let line = report.lines().find_map(|line| line.split_once(&begin));
@@ -440,8 +441,8 @@ fn f6_full_ring_of_a_pipeline_keeps_its_size() {
     assert!(size == most && size > 0, "{report}");
 }
 
-/// If the reader keeps up with the writer, the ring shrinks, provided that both run on one
-/// processor.
+/// Runs a pipeline whose reader keeps up with its writer, both on one processor. Asserts that the
+/// ring shrinks.
 #[test]
 fn f6_ring_with_a_prompt_reader_shrinks() {
     let Some(program) = CompiledWriter::new("slow") else { return };
@@ -469,8 +470,8 @@ fn f6_ring_with_a_prompt_reader_shrinks() {
 struct CompiledWriter(PathBuf);
 
 impl CompiledWriter {
-    /// Compiles the program to an executable with the extension `name`. Reports a skip and returns
-    /// `None` if the machine has no compiler.
+    /// Compiles [`WRITER_SOURCE`] to an executable with the extension `name`. Reports a skip and
+    /// returns `None` if the machine has no compiler.
     fn new(name: &str) -> Option<Self> {
         let compiler = need::require_command("cc")?;
         let path = text_file().with_extension(name);
@@ -527,8 +528,8 @@ const WRITER_SOURCE: &str = r"
     }
 ";
 
-/// The ring is never resized if a seccomp filter would kill the program for the necessary system
-/// calls.
+/// Asserts that a ring is never resized if a seccomp filter would kill the program for the system
+/// calls that this needs.
 #[test]
 fn f6_program_with_a_syscall_filter_keeps_its_ring_size() {
     let Some(program) = CompiledWriter::new("restricted") else { return };

@@ -14,7 +14,8 @@ use testkit::wait_until;
 const MOVE_SOURCE_REQUEST: &str = "generate rate=1000 | (udp | count) + (sample 2 | inspect)";
 const MOVE_TARGET_REQUEST: &str = "generate rate=500 | sample 3 | discard";
 
-/// A daemon, a server in the foreground, and two paths.
+/// A daemon, a server of a PipesFS mount in the foreground, and two paths between which filters are
+/// moved.
 struct Scene {
     server: Reader,
     giver: Guard,
@@ -48,9 +49,9 @@ impl Scene {
         Reader(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// Returns the request of a path after all earlier edits have been made or refused. To ensure
-    /// this, makes one more edit, which sets an argument of `sample`. The returned request contains
-    /// the previous value of this argument.
+    /// Returns the request of a path once all earlier edits have been made or refused. Waits for
+    /// them by making one more edit, which sets the argument of `sample`. In the returned request,
+    /// the argument has its previous value.
     fn request_after_pending_edits(&self, path: &str) -> String {
         let words = ["set", path, "arg", "sample", "every=7"];
         wait_until("the path makes another edit", || self.folder.run(&words).status == Some(0));

@@ -17,7 +17,7 @@ const ALICE: u32 = 41_031;
 const BOB: u32 = 41_032;
 const EDEADLK: i32 = 35;
 
-/// A mount for all users of a machine.
+/// A PipesFS mount that all users of a machine share.
 struct Shared {
     mounted: Mounted,
     folder: Folder,

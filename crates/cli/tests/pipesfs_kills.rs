@@ -1,5 +1,5 @@
-//! Tests of PipesFS: the server is killed during each operation, readers stop reading, paths stop
-//! replying, and paths have names that must be escaped.
+//! Tests of PipesFS in which the server is killed during each operation, readers stop reading,
+//! paths stop replying, or the names of paths must be escaped.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -52,8 +52,8 @@ fn kill_server_in_use(folder: &Folder, mounted: &Mounted, round: usize) {
     assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
 }
 
-/// Starts and kills servers `rounds` times. Asserts that the path continues to run and that no tap
-/// remains.
+/// Starts and kills servers of a mount `rounds` times. Asserts that the path continues to run and
+/// that no tap remains.
 fn kill_servers(rounds: usize) {
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
         return;

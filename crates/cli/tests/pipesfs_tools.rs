@@ -1,5 +1,5 @@
 //! Tests of PipesFS with ordinary programs: programs that walk trees, shells that complete names,
-//! and programs that read captures. Also tests of the streams of replicas.
+//! and programs that read captures. Also tests of the streams of filters that have replicas.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

@@ -97,8 +97,8 @@ fn b7_killed_writer_leaves_an_incomplete_message() {
     assert!(report.contains("incomplete messages"), "{report}");
 }
 
-/// Starts a path whose output and report [`stop_and_read_report`] reads later. Waits until the path
-/// is listed.
+/// Starts a path, and captures its output and report for [`stop_and_read_report`]. Waits until the
+/// path is listed.
 fn spawn_path_with_report(folder: &Folder, name: &str, line: &str) -> Child {
     let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

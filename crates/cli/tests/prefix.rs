@@ -293,8 +293,9 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
-/// A path that shares its prefix receives the bytes of messages once a filter that reads bytes
-/// (`match`) is inserted. Its counts are then equal to those of a path with a private prefix.
+/// Inserts a filter that reads bytes (`match`) into a path that shares its prefix. Asserts that the
+/// path then receives the bytes of messages, and that its counts equal those of a path with a
+/// private prefix.
 #[test]
 fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
     let Some(site) = PrefixFixture::new() else { return };

@@ -1,5 +1,4 @@
-//! Tests with traffic through which a hostile peer tries to evade the analysis. The requests read
-//! generated captures.
+//! Tests of requests on generated captures in which a hostile peer tries to evade the analysis.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -12,7 +12,7 @@ use testkit::need;
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-/// A group to which a test may add either user.
+/// Id of a group to which a test may add either of its two users.
 const READER_GROUP_ID: u32 = 41_200;
 
 /// Creates a directory with three captures: `open.pcap` is readable by all users, `team.pcap` by

@@ -205,9 +205,10 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     );
 }
 
-/// Replays records of a version in which each filter numbered its sessions independently. The first
-/// record was made by `run --record=… 'generate count=12 size=60 seq=yes flows=3 | (udp + (inspect
-/// | udp)) | print'`, the second by a path into which another `udp` was inserted during the run.
+/// Replays records of format version 2, in which each filter numbered its sessions independently.
+/// The first record was made by `run --record=… 'generate count=12 size=60 seq=yes flows=3 | (udp +
+/// (inspect | udp)) | print'`, the second by a path into which another `udp` was inserted during
+/// the run.
 #[test]
 fn a14_v10_version_2_record_replays_with_its_numbers() {
     for (record, blocks) in [

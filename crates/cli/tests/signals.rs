@@ -84,8 +84,8 @@ fn first_signal_drains_the_path() {
     }
 }
 
-/// Duplicate signals occur in practice: `timeout` sends the signal to the process, and immediately
-/// afterwards to its process group.
+/// Sends a signal twice, as `timeout` does: to the process, and immediately afterwards to its
+/// process group. Asserts that the signal counts once.
 #[test]
 fn duplicated_signal_counts_once() {
     // The attempt is repeated, because the signals may arrive far enough apart to count separately

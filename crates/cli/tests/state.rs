@@ -67,7 +67,8 @@ fn report_node<'r>(report: &'r Value, name: &str) -> &'r Value {
     nodes.iter().find(|node| node["name"] == name).unwrap()
 }
 
-/// Builds a capture of 60-byte frames. Returns the file header, and the frames with their headers.
+/// Returns a capture of 60-byte frames in two parts: the file header, and the frames with their
+/// headers.
 fn build_capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let head: Vec<u8> = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);

@@ -42,8 +42,7 @@ impl Fixture {
         self.set_fixture_environment(self.folder.streamline(words))
     }
 
-    /// Sets the environment of a command so that it uses the daemon of this fixture, and discards
-    /// its output.
+    /// Makes a command use the daemon of this fixture, and discard its output. Returns the command.
     pub(crate) fn set_fixture_environment(&self, mut command: Command) -> Command {
         command
             .env("STREAMLINE_DAEMON", self.daemon_dir())

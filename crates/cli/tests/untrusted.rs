@@ -10,8 +10,8 @@ use serde_json::Value;
 /// Number of blocks that each request of these tests generates.
 const BLOCKS: u64 = 5000;
 
-/// Runs a hostile filter alongside an honest branch, and asserts the invariants that hold for any
-/// filter. Returns the output and the exit status.
+/// Runs a hostile filter beside an honest branch. Asserts the invariants that hold whatever the
+/// filter does. Returns the output and the exit status.
 fn run_hostile_filter(attack: &str) -> CommandResult {
     let folder = Folder::new();
     let line = format!(

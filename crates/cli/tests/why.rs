@@ -114,7 +114,8 @@ fn v12_untraceable_run_is_refused_with_a_reason() {
     assert!(bare.err.contains("is a capture, not a record"), "{}", bare.err);
 }
 
-/// Returns the packet numbers of a flow at the source, for a capture with these frames.
+/// Writes a capture with the given frames. Returns the numbers of the packets that `why` finds for
+/// a flow at the source.
 fn packet_numbers_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
     let folder = Folder::new();
     let file = Capture::from_frames(frames).to_pcap();

@@ -18,8 +18,8 @@ use sys::net::RouteSocket;
 pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
-    /// Counts the resources of this process, the BPF programs at the server's device of `pair`, and
-    /// the files in `folder`. No other test may run in this process
+    /// Counts the resources of this process, the BPF programs attached to the device at the
+    /// server's end of `pair`, and the files in `folder`. No other test may run in this process
     /// ([`crate::run_in_separate_process`]).
     ///
     /// # Panics
@@ -45,8 +45,8 @@ impl Resources {
         state
     }
 
-    /// Adds the number of BPF programs attached to the server's device of `pair`, and 1 if the
-    /// device is in promiscuous mode.
+    /// Adds the number of BPF programs attached to the device at the server's end of `pair`, and 1
+    /// if the device is in promiscuous mode.
     ///
     /// # Panics
     /// If the device does not exist.
@@ -78,8 +78,8 @@ impl Resources {
         self
     }
 
-    /// Adds the entries that belong to these users in the machine's public directories (`/tmp`,
-    /// `/dev/shm`, …), without subdirectories.
+    /// Adds the entries in the machine's public directories (`/tmp`, `/dev/shm`, …) that belong to
+    /// one of `users`. Does not search subdirectories.
     #[must_use]
     pub fn with_files_of_users(mut self, users: &[u32]) -> Self {
         for folder in ["/dev/shm", "/dev/mqueue", "/run", "/run/user", "/tmp", "/var/tmp"] {
@@ -100,7 +100,7 @@ impl Resources {
         self.0.get(what).copied().unwrap_or(0)
     }
 
-    /// Returns these amounts without the resource with the description `what`.
+    /// Returns these amounts without the amount of the resource `what`.
     #[must_use]
     pub fn without(mut self, what: &str) -> Self {
         self.0.remove(what);
@@ -114,7 +114,7 @@ impl Resources {
         more.map(|(what, now)| format!("{what}: {} and now {now}", other.amount(what))).collect()
     }
 
-    /// Returns the larger amount of each resource in the two values.
+    /// Returns, for each resource, the larger of its amounts in `self` and in `other`.
     #[must_use]
     pub fn max(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -141,7 +141,8 @@ impl Resources {
         }
     }
 
-    /// Adds the bytes of mappings of memfds, anonymous inodes, sockets and devices.
+    /// Adds the bytes that a process maps of memfds, anonymous inodes, sockets and devices, one
+    /// amount per kind.
     fn add_memory(&mut self, process: u32) {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("mappings");
         for line in maps.lines() {
@@ -199,7 +200,8 @@ pub struct KernelObjects {
 }
 
 impl KernelObjects {
-    /// Returns the objects of a process. If the process has exited, the sets are empty.
+    /// Returns the BPF objects and child processes of a process. If the process has exited, the
+    /// sets are empty.
     #[must_use]
     pub fn list_process(process: u32) -> Self {
         let mut all = Self::default();
@@ -230,7 +232,7 @@ impl KernelObjects {
         self
     }
 
-    /// Returns a line for each of these objects that still exists.
+    /// Returns a line for each object in the sets that still exists.
     ///
     /// # Panics
     /// If the BPF objects of the machine cannot be listed, which requires root.

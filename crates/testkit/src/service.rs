@@ -16,16 +16,17 @@ use std::time::Duration;
 pub struct ServiceManager {
     socket: PathBuf,
     store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
-    /// Number of keep-alive pings to the watchdog.
+    /// Number of keep-alive pings (`WATCHDOG=1`) that the service has sent.
     reports: Arc<AtomicUsize>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lowest number for the duplicates of the descriptors that a starting service inherits, above all
-/// numbers that the service itself needs.
+/// Lowest number of the duplicates from which a starting service receives its descriptors. It is
+/// above all numbers to which the descriptors are redirected.
 const DUPLICATE_NUMBER_MIN: i32 = 600;
-/// Interval at which the receiving thread checks whether the manager has been dropped.
+/// Interval at which the thread that receives notifications checks whether the manager has been
+/// dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of stored descriptors, announced to the service in `FDSTORE`.
 const STORED_DESCRIPTORS_MAX: usize = 512;
@@ -95,10 +96,10 @@ impl ServiceManager {
         self.lock().push((name.to_owned(), descriptor));
     }
 
-    /// Runs `service` with all stored descriptors. `shell` is a command that starts bash, directly
-    /// or through a wrapper; the descriptors and the service become its arguments. Passes the
-    /// command to `start`, which must not return before the process is running, and returns the
-    /// result of `start`.
+    /// Runs the command line `service`, which inherits all stored descriptors. `shell` must start
+    /// bash, directly or through a wrapper; this function adds the descriptors and the command line
+    /// to its arguments. `start` starts the resulting command, and must not return before the
+    /// process is running. Returns the result of `start`.
     ///
     /// # Panics
     ///
@@ -146,7 +147,7 @@ impl Drop for ServiceManager {
     }
 }
 
-/// Handles all pending notifications, without blocking.
+/// Handles all pending notifications of the service, without blocking.
 fn receive_notifications(
     notified: &UnixDatagram,
     stored: &Mutex<Vec<(String, OwnedFd)>>,

@@ -149,7 +149,8 @@ fn fuzz_pointers(bytes: &[u8]) {
     pool.end_pass();
 }
 
-/// Returns a random or nearly valid pointer.
+/// Returns a pointer derived from the input: arbitrary words, or a pointer near one of the valid
+/// extents `places`.
 fn untrusted_pointer(input: &mut InputReader<'_>, places: &[Extent]) -> RichPointer {
     let [kind, which] = [input.read_u8(), input.read_u8()].map(usize::from);
     let words = [input.read_u64(), input.read_u64()];

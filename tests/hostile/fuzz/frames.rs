@@ -217,7 +217,7 @@ fn random_frame(input: &mut InputReader<'_>) -> Frame {
     }
 }
 
-/// Returns the block with arbitrary marks, view, class and context.
+/// Returns the block with some of its marks, view, class and context replaced by arbitrary values.
 fn with_random_marks<'a>(mut block: Block<'a>, input: &mut InputReader<'_>) -> Block<'a> {
     let lies = input.read_u8();
     let is = |bit: u8| lies & (1 << bit) != 0;

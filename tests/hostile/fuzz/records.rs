@@ -21,11 +21,11 @@ use std::time::Duration;
 pub(crate) const RECORD_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "record", corpus: record_corpus, rounds: 150, run: fuzz_record };
 
-/// Timeout of a change, longer than any machine needs for it.
+/// Timeout of a change to a running path, longer than any machine needs for it.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Returns valid records: of one space, of two spaces, of a path that was changed while it was
-/// recorded, and of the first format version.
+/// Returns valid records: of a path with one space, of a path with two spaces, of a path that was
+/// changed while it was recorded, and of the first format version.
 fn record_corpus() -> Vec<Vec<u8>> {
     let lines: [(&str, &[&str]); 3] = [
         ("generate count=4 size=60 seq=yes | udp | print", &[]),
@@ -41,7 +41,8 @@ fn record_corpus() -> Vec<Vec<u8>> {
     all
 }
 
-/// Runs a request with the given changes; returns its record.
+/// Runs a request, and makes the given changes to the path during the run. Returns the record of
+/// the run.
 fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let (plan, machine) = plan_request(line).expect("a line of ours");
     let folder = Scratch::new();

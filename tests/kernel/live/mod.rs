@@ -25,7 +25,8 @@ use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, wait_until};
 use traffic::Network;
 use wire::checksum::ChecksumSum;
 
-/// Each chain receives one corpus frame in this many. Different chains receive different frames.
+/// Sampling step for the corpus frames: each chain receives one frame in this many. Different
+/// chains receive different frames.
 const FRAME_SAMPLING_STEP: usize = 29;
 /// Sampling steps for chains of two and of three filters: one chain in this many is tested.
 const CHAIN_SAMPLING_STEPS: [usize; 2] = [11, 151];
@@ -33,7 +34,8 @@ const CHAIN_SAMPLING_STEPS: [usize; 2] = [11, 151];
 /// Number of frames sent before the test waits for the last of them.
 const FRAMES_IN_FLIGHT: usize = 64;
 
-/// The packets that an attached chain received in one run, with the verdicts of all judges on them.
+/// The packets that a chain received while it was attached, with the verdicts of all judges on
+/// them.
 struct TwinRun {
     chain: TwinChain,
     hardened: bool,
@@ -41,7 +43,8 @@ struct TwinRun {
     tally: ExamTotals,
 }
 
-/// Attaches a chain, sends the traffic, and collects the verdicts of all judges.
+/// Attaches a chain, sends the test traffic to it, and collects the verdicts of all judges on each
+/// packet.
 fn run_chain(
     net: &Network,
     point: AttachPoint,
@@ -90,9 +93,9 @@ fn run_chain(
     TwinRun { chain, hardened, records, tally }
 }
 
-/// Returns the chains that do not change frames, each with the flag `hardened` of its target. Each
-/// twin by itself is tested for both targets, and some chains of two and three filters for one
-/// target each.
+/// Returns the chains under test, each with the flag `hardened` of its target. None of them changes
+/// frames. Each twin by itself is tested for both targets. Some chains of two and three filters are
+/// tested for one target each.
 fn chains_under_test() -> Vec<(TwinChain, bool)> {
     let mut all: Vec<(TwinChain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.

@@ -42,11 +42,11 @@ mod record {
     pub(super) const TAGGED: usize = 12;
     pub(super) const TCI: usize = 16;
     pub(super) const PROTOCOL: usize = 20;
-    /// Offset of the counters, which the frame follows.
+    /// Offset of the counters in a record. The frame follows the counters.
     pub(super) const COUNTERS: usize = 24;
 }
 
-/// The hook that a program is attached to.
+/// The hook to which a program is attached: TCX in one direction, or XDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttachPoint {
     Tcx(Side),
@@ -137,7 +137,7 @@ impl<'p> RecordedProgram<'p> {
         records
     }
 
-    /// Returns a judge whose verdicts are the recorded results.
+    /// Returns a judge whose verdicts are the results that the attached program recorded.
     pub(super) fn recorded_verdicts(&self, records: &[Record]) -> RecordedVerdicts {
         let mut before = vec![0; self.program.counters.len()];
         let mut rulings = Vec::new();
@@ -203,7 +203,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Returns the frame with its VLAN tag inline.
+    /// Returns the frame with its VLAN tag, if it has one, inline.
     pub(super) fn frame_with_tag(&self) -> Vec<u8> {
         let Some(tag) = self.tag else { return self.frame.clone() };
         let (addresses, rest) = self.frame.split_at(12);
@@ -238,7 +238,8 @@ impl TwinRunner for RecordedVerdicts {
     }
 }
 
-/// Returns the program with recording code around it. The map of records is the last map.
+/// Returns the program with code around it that records each packet. The map of records becomes the
+/// last map.
 fn instrument(program: &Program, point: AttachPoint) -> Program {
     let number = u32::try_from(program.maps.len()).unwrap();
     let mut code = recording_entry(number, point);
@@ -309,8 +310,8 @@ fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     a.finish().unwrap()
 }
 
-/// Emits code that writes all fields of a record before its counters. The code also stores the
-/// frame's length at stack offset -8.
+/// Emits code that writes the fields of a record that precede its counters. The code also stores
+/// the frame's length at stack offset -8.
 fn emit_record_header(a: &mut Assembler, map: u32, point: AttachPoint) {
     a.push(store_field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));

@@ -52,8 +52,8 @@ impl OwnedPacket {
 impl OwnedPacket {
     /// Returns variants of the packet as the hook may receive it: truncated at every length, split
     /// into linear data and pages at every offset (TC only), with a tag in metadata (not at XDP),
-    /// with a partial checksum, and with each of the `numbers` written at every offset. Only the
-    /// first `reach` bytes and a few more vary.
+    /// and with a partial checksum. Also returns variants with each of the `numbers` written at
+    /// every offset. Only the first `reach` bytes and a few more vary.
     pub(super) fn variants(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shape_variants(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
@@ -92,7 +92,7 @@ impl OwnedPacket {
         case
     }
 
-    /// Changes the packet at some random offsets.
+    /// Changes the packet at some random offsets up to `reach + 1`, and occasionally truncates it.
     pub(super) fn change_randomly(&mut self, reach: usize, numbers: &[u32], state: &mut u64) {
         let mut random = |below: usize| {
             *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -129,7 +129,8 @@ impl fmt::Display for OwnedPacket {
     }
 }
 
-/// The search: runs a program on candidate packets, each from the program's initial state.
+/// A search for packets that take new paths through a program. Each packet runs from the initial
+/// state of the program.
 struct PacketSearch<'p> {
     program: &'p Program,
     /// Number of runs of the program that the search may still make.
@@ -140,8 +141,8 @@ struct PacketSearch<'p> {
     begin: VecDeque<OwnedPacket>,
 }
 
-/// Searches for packets with new results or paths in at most `runs_max` runs, and returns these
-/// packets.
+/// Searches, in at most `runs_max` runs, for packets that give new results or take new paths
+/// through the program. Returns these packets.
 pub(super) fn explore_paths(
     program: &Program,
     frames: &[Vec<u8>],
@@ -167,8 +168,8 @@ pub(super) fn explore_paths(
 }
 
 impl PacketSearch<'_> {
-    /// Runs the program on the packet; returns a hash of the result and of the number of executed
-    /// instructions, which stands for the path.
+    /// Runs the program on the packet. Returns a hash that identifies the path through the program:
+    /// a hash of the result and of the number of executed instructions.
     fn run_case(&mut self, case: &OwnedPacket) -> u64 {
         self.runs_left = self.runs_left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
@@ -184,7 +185,8 @@ impl PacketSearch<'_> {
         hasher.finish()
     }
 
-    /// Adds the packet to the results and to the seeds if its path is new.
+    /// Runs the program on the packet. If its path is new, adds the packet to the results and to
+    /// the seeds.
     fn add_if_new(&mut self, case: OwnedPacket) {
         let way = self.run_case(&case);
         if self.known.insert(way) {
@@ -199,8 +201,8 @@ impl PacketSearch<'_> {
         }
     }
 
-    /// Runs the packets of `row`, which are successive variants of one packet. For each two
-    /// neighbors with different results or paths, adds both to the results.
+    /// Runs the program on the packets in `row`, which are successive variants of one packet. If
+    /// two neighbors have different results or paths, adds both to the results.
     fn add_boundary_pairs(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
@@ -236,7 +238,8 @@ impl PacketSearch<'_> {
         self.add_boundary_pairs(vec![case.clone(), unfilled]);
     }
 
-    /// Tries every constant at every offset.
+    /// Tries the packet with each constant of the program, and the neighbors of the constant,
+    /// written at every offset.
     fn try_constants(&mut self, case: &OwnedPacket, constants: &BTreeSet<u32>) {
         let depth = (self.program.reach as usize + 2).min(case.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {

@@ -21,7 +21,7 @@ const RANDOM_RUNS: usize = 4_000;
 pub(super) struct MutantSearchResult {
     /// Number of test packets that execute the mutated instruction.
     pub(super) executing_packets: usize,
-    /// Number of packets on which the search ran both programs.
+    /// Number of packets on which both the twin and its mutant ran.
     pub(super) runs: usize,
     /// A packet that reveals the mutation, if one was found.
     pub(super) found: Option<OwnedPacket>,
@@ -40,7 +40,7 @@ impl fmt::Display for MutantSearchResult {
     }
 }
 
-/// Searches for a packet that reveals the mutation.
+/// Searches for a packet for which the mutant and the unmodified program differ in result or state.
 pub(super) fn find_revealing_packet(
     sound: &Program,
     mutant: &Mutant,
@@ -71,14 +71,15 @@ pub(super) fn find_revealing_packet(
     MutantSearchResult { executing_packets, runs, found }
 }
 
-/// Returns true if the two programs differ in result or state when this packet is the first.
+/// Returns true if the two programs, both run from their initial states, differ in result or state
+/// for this packet.
 pub(super) fn programs_differ(sound: &Program, other: &Program, case: &OwnedPacket) -> bool {
     let (mut one, mut two) = (Interpreter::new(sound), Interpreter::new(other));
     let packet = case.packet();
     one.judge(&packet) != two.judge(&packet) || one.states() != two.states()
 }
 
-/// Returns the program with a faulting instruction at this position.
+/// Returns the program with a faulting instruction in place of the instruction at `at`.
 fn with_fault_at(sound: &Program, at: usize) -> Program {
     let mut probe = sound.clone();
     let broken = Insn { code: 0xff, dst: 0, src: 0, off: 0, imm: 0 };

@@ -37,7 +37,7 @@ const SAMPLE_DETECTED_PERCENT_MIN: usize = 80;
 /// Sampling rates and search bounds of a mutation run.
 #[derive(Clone, Copy)]
 struct MutationEffort {
-    /// One twin in this many is mutated, for each target.
+    /// Sampling step for twins: one twin in this many is mutated, for each target.
     twin_step: usize,
     mutation_step: usize,
     /// Maximum number of runs of a twin in the search for packets at which its result changes.
@@ -64,8 +64,9 @@ const COMPLETE_EFFORT: MutationEffort = MutationEffort {
 /// Number of packets that are also run with failing kernel allocations.
 const ALLOCATION_FAILURE_PACKETS: usize = 100;
 
-/// The identity of a mutation in any chain that begins with its twin: the index of the instruction,
-/// and the new instruction without its jump distance, which depends on the filters after the twin.
+/// The identity of a mutation, which is the same in every chain that begins with the mutated twin:
+/// the index of the instruction, and the new instruction without its jump distance. The distance
+/// depends on the filters after the twin.
 type MutationKey = (usize, [u8; 8]);
 
 fn mutation_key(replacement: &Mutant) -> MutationKey {
@@ -74,16 +75,16 @@ fn mutation_key(replacement: &Mutant) -> MutationKey {
     (replacement.at, Insn { off, ..replacement.replacement }.encode())
 }
 
-/// The results for the mutants of one twin.
+/// The results of testing the mutants of one twin.
 #[derive(Default)]
 struct MutantResults {
     all: usize,
     answers: usize,
     longer: usize,
     verifier: usize,
-    /// The surviving mutations, with their targets.
+    /// The mutations that were not detected, each with its target.
     survivors: Vec<(String, Target)>,
-    /// The names of the survivors by key, which identifies the same mutation in longer chains.
+    /// The names of the survivors by key. The key identifies the same mutation in longer chains.
     survivors_by_key: BTreeMap<MutationKey, String>,
 }
 
@@ -93,13 +94,13 @@ struct OriginalTwin {
     cases: Vec<OwnedPacket>,
     ruling: Vec<TwinVerdict>,
     kept: Option<Vec<Vec<u8>>>,
-    /// Results for some packets with failing kernel allocations.
+    /// Results of the twin for some packets while kernel allocations fail.
     results_without_memory: Vec<TwinVerdict>,
 }
 
 impl OriginalTwin {
-    /// Prepares a twin for its mutations. Returns `None` if the chain edits frames, which the
-    /// target does not allow.
+    /// Creates the test packets of a twin, and runs the unmodified twin on them. Returns `None` if
+    /// the chain edits frames, which the target does not allow.
     fn new(
         chain: &TwinChain,
         target: Target,
@@ -135,8 +136,8 @@ impl OriginalTwin {
         Some(sound)
     }
 
-    /// Returns the results of a program when the kernel fails to linearize frames or make them
-    /// writable.
+    /// Returns the results of a program for some packets while the kernel fails to linearize frames
+    /// or to make them writable.
     fn results_with_failing_allocations(&self, program: &Program) -> Vec<TwinVerdict> {
         let mut twin = Interpreter::new(program).with_failing_pull_data();
         let some =
@@ -154,8 +155,8 @@ impl OriginalTwin {
     }
 }
 
-/// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the chain does not
-/// fit the target.
+/// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the target does not
+/// allow the chain.
 fn detect_twin_mutations(
     twin: &TwinChain,
     target: Target,
@@ -196,8 +197,9 @@ fn detect_twin_mutations(
     Some(results)
 }
 
-/// Tries mutations of the first of two filters that affect its output to the second. These are
-/// mutations that are not tried in the twin alone, and mutations that survived there.
+/// Tries mutations of a twin in chains of two filters that begin with the twin. These are the
+/// mutations that are not tried in the twin alone, because they affect only the output to the
+/// second filter, and the mutations that survived there.
 fn detect_paired_twin_mutations(
     twin: &TwinChain,
     target: Target,
@@ -256,9 +258,9 @@ fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     packets
 }
 
-/// The two variants of generated code: one with direct access to linear data and with tags in
-/// metadata; the other without CAP_PERFMON, which copies by a helper. All other targets combine
-/// properties of these two.
+/// The two targets that are tested. One has direct access to linear data, and tags in metadata. The
+/// other has no CAP_PERFMON, and copies by a helper. All other targets combine properties of these
+/// two.
 const TARGETS: [Target; 2] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target::without_perfmon(Hook::Xdp),

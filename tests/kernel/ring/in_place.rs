@@ -32,8 +32,8 @@ fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
     sink
 }
 
-/// Moves exported frames, at most `most`, into the next batch. Returns the batch, and the frames
-/// that it contains.
+/// Moves exported frames, at most `most`, from the kernel ring into the next batch. Returns the
+/// batch, and the frames that it contains.
 fn next_batch(
     walk: &mut Walk,
     frames: &FramesInPlace,

@@ -115,7 +115,7 @@ fn send_numbered_frames(pair: &NamespacePair, count: u32) {
     }
 }
 
-/// Sends frames from the client's device, unchanged and in order.
+/// Sends frames from the client's device of a veth pair, unchanged and in order.
 fn send_frames(pair: &NamespacePair, frames: &[Vec<u8>]) {
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
@@ -128,7 +128,8 @@ fn send_frames(pair: &NamespacePair, frames: &[Vec<u8>]) {
     });
 }
 
-/// Sends frames, and checks that every reader accounts for every packet.
+/// Sends `packets` frames to a tap with `readers` readers. Asserts that every reader accounts for
+/// every frame. Returns the counts of the readers.
 fn send_and_check_counts(
     pair: &NamespacePair,
     shape: RingsLayout,
@@ -306,7 +307,7 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
     }
 }
 
-/// Entry point of the child processes that other tests start.
+/// Entry point of the child processes that run the readers of other tests.
 #[test]
 #[ignore = "is a reader, started by other tests"]
 fn child_process_runs_reader() {

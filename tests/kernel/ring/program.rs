@@ -17,7 +17,7 @@ pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
     wakes: WakeupTarget::Everyone,
 };
 
-/// Loads the program that writes the ring.
+/// Loads the tap program that writes the ring.
 pub(crate) fn load_ring_program(
     rings: &ProgramRings,
     ring: &RingBuffer,

@@ -1,5 +1,5 @@
-//! A process, of another user if possible, that receives the rings and the doorbell, copies every
-//! block, and checks every byte.
+//! A reader process, run as another user if possible, that receives the rings and the doorbell,
+//! copies every block, and checks every byte.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,7 +16,7 @@ use sys::descriptor;
 const OTHER_USER: u32 = 65_534;
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Numbers of frames that a reader received, lost and found to be torn, with its other counters.
+/// The counts of a reader: the frames that it received, lost or found to be torn, and others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReaderCounts {
     pub(crate) got: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader: this test executable again, running its ignored test
+    /// Starts a reader process: this test executable, which runs its ignored test
     /// `child_process_runs_reader`.
     pub(crate) fn start(
         rings: &ProgramRings,
@@ -76,8 +76,8 @@ impl Reader {
         reader
     }
 
-    /// Tells the reader that the writer has stopped, so that it drains the rings. Returns the
-    /// reader's counters.
+    /// Informs the reader that the writer has stopped. The reader then drains the rings. Returns
+    /// the reader's counters.
     pub(crate) fn end(mut self) -> ReaderCounts {
         descriptor::send(&self.socket, b"end", &[]).unwrap();
         let mut message = [0; 48];
@@ -97,7 +97,7 @@ impl Reader {
     }
 }
 
-/// Runs a reader in its own process.
+/// Runs a reader in the child process that [`Reader::start`] has started.
 pub(crate) fn run_reader() {
     let socket = io::stdin();
     let mut message = [0; 24];

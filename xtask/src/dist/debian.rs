@@ -24,7 +24,7 @@ const DEBIAN_REVISION: &str = "1";
 /// The packages, each with the manifest `NAME.toml` in `dist/debian`.
 const PACKAGES: [&str; 4] = ["streamline", "libstreamline", "libstreamline-dev", "streamline-page"];
 
-/// A release from which Debian packages are made, with the root of the working tree.
+/// The release from which Debian packages are made, and the root of the working tree.
 #[derive(Debug)]
 pub(super) struct DebianRelease<'a> {
     pub(super) root: &'a Path,

@@ -31,9 +31,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use trial::DEFAULT_SUITE;
 
-/// Prefix for which the files in the packages are made.
+/// Installation prefix of the files in the Debian packages.
 const DEBIAN_PREFIX: &str = "/usr";
-/// Prefix for which the files in the tarballs are made.
+/// Installation prefix of the files in the tarballs.
 const TARBALL_PREFIX: &str = "/usr/local";
 
 /// Arguments of `cargo xtask dist`.
@@ -43,12 +43,12 @@ struct Options {
     dirty: bool,
     /// True for a build without optimization, which is faster.
     quick: bool,
-    /// True if the tarball with the static program is not made.
+    /// True if the tarball with the static program is not made (`--no-static`).
     no_static: bool,
     /// Name of the Debian release on which the packages are installed and tested, or `None` if they
     /// are not tested.
     trial: Option<String>,
-    /// Tries the packages that are already in `target/dist`, instead of new ones.
+    /// True if the packages that are already in `target/dist` are tried, instead of new ones.
     no_build: bool,
 }
 

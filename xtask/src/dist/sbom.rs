@@ -8,7 +8,7 @@ use crate::cargo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A package with its direct dependencies.
+/// A package that is linked into the product, with its licence and its direct dependencies.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct LinkedPackage {
     licence: String,
@@ -32,7 +32,8 @@ pub(super) fn list(root: &Path, release: &Release, packages: &[&str]) -> Result<
     Ok(format_list(release, &time, &components, &checksums))
 }
 
-/// Parses lines such as `1<TAB>libc v0.2.1<TAB>MIT`, which begin with the depth in the tree.
+/// Parses the output of `cargo tree` into packages with their dependencies. Its lines, such as
+/// `1<TAB>libc v0.2.1<TAB>MIT`, begin with the depth in the tree.
 fn parse_tree(text: &str) -> BTreeMap<PackageVersion, LinkedPackage> {
     let mut components: BTreeMap<PackageVersion, LinkedPackage> = BTreeMap::new();
     let mut parents: Vec<PackageVersion> = Vec::new();

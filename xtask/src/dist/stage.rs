@@ -1,4 +1,4 @@
-//! File trees to be packed, and tarballs.
+//! Creation of the file trees of packages, and of tarballs.
 
 use super::release::{Release, program_output};
 use crate::install::file_list::InstallFile;
@@ -16,7 +16,7 @@ pub(super) fn create_empty_directory(folder: &Path) -> io::Result<()> {
     create_folder(folder)
 }
 
-/// Creates a directory and its missing parents, which all users may read regardless of the umask.
+/// Creates a directory and its missing parents. All users may read them regardless of the umask.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());

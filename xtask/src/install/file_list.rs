@@ -168,7 +168,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     fs::read_to_string(path).map_err(|error| with_path_context(error, "read", path))
 }
 
-/// Replaces the prefix in the text of a pkg-config file.
+/// Replaces the line `prefix=…` in the text of a pkg-config file.
 pub(super) fn replace_prefix(text: &str, prefix: &Path) -> String {
     let own = format!("prefix={}", prefix.display());
     let lines = text.lines().map(|line| if line.starts_with("prefix=") { &own } else { line });

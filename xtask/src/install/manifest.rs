@@ -58,8 +58,8 @@ impl InstallManifest {
         Ok(())
     }
 
-    /// Removes all files, the manifest, and the created directories that are empty afterwards.
-    /// Returns the number of files that existed.
+    /// Removes all files in the manifest, the manifest itself, and the created directories that are
+    /// empty afterwards. Returns the number of files that existed.
     pub(super) fn remove_installed_files(&self, paths: &InstallPaths) -> io::Result<usize> {
         let mut removed = 0;
         for file in &self.files {

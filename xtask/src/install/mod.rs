@@ -203,7 +203,7 @@ fn write_all(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
     manifest.write(&path)
 }
 
-/// Prints the directories, and how to add them to the search paths.
+/// Prints the directories of the installation, and how to add them to the search paths.
 fn print_summary(paths: &InstallPaths, files: &[InstallFile]) {
     let prefix = paths.prefix.display();
     println!("\ninstalled below {}:", paths.staged_path(&paths.prefix).display());

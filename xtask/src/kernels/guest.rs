@@ -95,7 +95,8 @@ impl Kernel {
         Ok(system.finish())
     }
 
-    /// Returns the bytes of a module, or `None` if it is built into the kernel or missing.
+    /// Returns the bytes of a kernel module, or `None` if the module is built into the kernel or
+    /// missing.
     fn module_bytes(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let found = program_output(
             Command::new("find").arg(&self.modules).args(["-name", &format!("{name}.ko*")]),

@@ -1,10 +1,11 @@
-//! The rule that a test or benchmark demonstrates every capability. The rule compares the
-//! capability page of the book with the numbers in tests and benchmarks.
+//! The rule that every capability has a test or benchmark that demonstrates it. The rule compares
+//! the capability page of the book with the numbers in tests and benchmarks.
 //!
-//! A test demonstrates the numbers at the beginning of its name (`fn n1_v13_…`); a file of tests or
-//! benchmarks, the numbers in its first lines (`FEATURES D9`). In other places, a line of this form
-//! only refers to a capability. In names of tests, T numbers are threats, and `u` with digits is an
-//! integer type (`u16_…`), not a capability.
+//! A test demonstrates the capabilities whose numbers are at the beginning of its name
+//! (`fn n1_v13_…`). A file of tests or benchmarks demonstrates the capabilities in its first lines
+//! (`FEATURES D9`). In other places, a line of this form only refers to a capability. In names of
+//! tests, T numbers are threats, and `u` with digits is an integer type (`u16_…`), not a
+//! capability.
 //!
 //! Input: the page, and the Rust files of the tree. Output: findings.
 

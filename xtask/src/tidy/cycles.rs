@@ -4,7 +4,7 @@
 use super::modules::FileDependencies;
 use std::collections::VecDeque;
 
-/// Maximum number of files that may depend on each other.
+/// Maximum number of files of a crate that may depend on each other, directly or indirectly.
 pub(super) const CYCLE_FILES_MAX: usize = 3;
 
 /// A set of files that all depend on each other, directly or indirectly.
@@ -53,7 +53,8 @@ fn reachable_from(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
     reached
 }
 
-/// Describes a shortest cycle in the component: `a.rs → b.rs (b::B, line 3) → a.rs (A, line 1)`.
+/// Describes a shortest cycle among the files of `component`:
+/// `a.rs → b.rs (b::B, line 3) → a.rs (A, line 1)`.
 pub(super) fn describe_shortest_cycle(
     dependencies: &FileDependencies,
     component: &FileCycle,

@@ -57,7 +57,8 @@ fn check_dependencies(
     }
 }
 
-/// Returns the reason why a dependency is not allowed, or `None` if it is allowed.
+/// Returns the reason why a crate may not have a dependency, or `None` if the dependency is
+/// allowed.
 fn dependency_violation(krate: &WorkspaceCrate, dependency: &Dependency) -> Option<String> {
     let from = krate.name;
     let name = dependency.name.as_str();

@@ -25,7 +25,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     check_page_index(tree, BOOK, "SUMMARY.md", found);
 }
 
-/// Returns the lines outside fenced code blocks, with their numbers.
+/// Returns the lines outside fenced code blocks, with their line numbers.
 pub(super) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(number, line)| {

@@ -49,8 +49,8 @@ impl Findings {
     }
 }
 
-/// A place in the tree that breaks a counted rule. The sum of these counts for a key, such as a
-/// crate, must not exceed the ceiling of a ratchet.
+/// A place in the tree that breaks a counted rule. The weights of all occurrences with the same
+/// key, such as a crate, are added. Their sum must not exceed the key's ceiling.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Occurrence {
     pub(crate) rule: &'static str,

@@ -18,7 +18,8 @@ use std::fmt::Write as _;
 /// Path of the file that contains the ceilings.
 pub(crate) const CEILINGS_PATH: &str = "xtask/ratchets";
 
-/// Rules with ratchets in the order of the table, each with the meaning of its count.
+/// The rules with ratchets, in the order in which the table prints them, each with the meaning of
+/// its count.
 pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
     ("cycles", "files in cycles of more than three"),
     ("upward", "arrows between files that point to a higher layer"),
@@ -32,8 +33,8 @@ pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
     ("unsafe", "times the word `unsafe`"),
 ];
 
-/// Rule and key of the row with the maximum number of lines of product code, which `cargo xtask
-/// lines` checks. `tidy --ratchet` does not change this row.
+/// Rule and key of the row in the ceilings file that limits the lines of product code.
+/// `cargo xtask lines` checks this limit, and `tidy --ratchet` does not change the row.
 const PRODUCT_SIZE_KEY: (&str, &str) = ("lines", "product");
 
 /// Maximum number of occurrences that the error for a key lists. If the key has more, the error
@@ -42,7 +43,7 @@ const OCCURRENCES_MAX: usize = 5;
 
 type Sums = BTreeMap<(String, String), usize>;
 
-/// Reports every key above its ceiling.
+/// Reports every key whose sum is above its ceiling.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let ceilings = read_ceilings(tree);
     let sums = sum_by_key(&found.occurrences);
@@ -58,7 +59,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the maximum number of lines of the product, or `None` if the ceilings file has no such
+/// Returns the maximum number of lines of product code, or `None` if the ceilings file has no such
 /// row.
 pub(crate) fn product_size_ceiling(tree: &Tree) -> Option<usize> {
     read_ceilings(tree)
@@ -66,8 +67,8 @@ pub(crate) fn product_size_ceiling(tree: &Tree) -> Option<usize> {
         .copied()
 }
 
-/// Returns the error for a key whose sum is above its ceiling. `of_key` selects the occurrences of
-/// the key. Returns `None` if the key has no occurrences.
+/// Returns the error for a key whose sum is above its ceiling. `of_key` returns true for the
+/// occurrences of this key. Returns `None` if there are none.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
     of_key: impl Fn(&&'c Occurrence) -> bool,
@@ -99,7 +100,8 @@ fn sum_by_key(occurrences: &[Occurrence]) -> Sums {
     sums
 }
 
-/// Returns, for each rule, the total amount by which keys are below their ceilings.
+/// Returns the slack of each rule: the total amount by which keys of the rule are below their
+/// ceilings.
 fn slack_by_rule(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     let mut slack = BTreeMap::new();
     for (key, ceiling) in ceilings {
@@ -109,7 +111,8 @@ fn slack_by_rule(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     slack
 }
 
-/// Subtracts up to `wanted` from the slack of a rule. Returns the amount that was subtracted.
+/// Subtracts up to `wanted` from the slack of a rule ([`slack_by_rule`]). Returns the amount that
+/// was subtracted.
 fn take_slack(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) -> usize {
     let left = slack.entry(rule.to_owned()).or_default();
     let taken = wanted.min(*left);
@@ -128,8 +131,8 @@ fn read_ceilings(tree: &Tree) -> Sums {
     .collect()
 }
 
-/// Returns the contents of the file with lowered ceilings. If the sum of a key is above its
-/// ceiling, the ceiling rises by at most the slack of other keys of the rule; if that is not
+/// Returns the contents of the ceilings file with lowered ceilings. If the sum of a key is above
+/// its ceiling, the ceiling rises by at most the slack of other keys of the rule; if that is not
 /// enough, the key remains an error. The ceilings of a new rule are the current sums.
 pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let ceilings = read_ceilings(tree);
@@ -156,7 +159,8 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
     text
 }
 
-/// Returns a table with the number of lines and the sum of each ratcheted rule, by crate.
+/// Returns a table with a row for each crate, which contains its number of lines, and its sum for
+/// each ratcheted rule.
 pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let lines = crate::lines::counts_by_crate(tree);
     let crates = tree.crates();

@@ -7,7 +7,7 @@
 /// Set of crates that a crate may depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AllowedDependencies {
-    /// The crate may depend on exactly these crates.
+    /// The crate may depend on these crates and on no others.
     Only(&'static [&'static str]),
     /// The crate, which is not part of the product, may depend on any crate.
     Any,
@@ -282,7 +282,8 @@ pub(super) const NO_IO_CRATES: &[&str] = &["abi", "wire", "ebpf", "filter", "pip
 /// Modules of std that perform I/O or access the environment.
 pub(super) const IO_MODULES: &[&str] = &["fs", "os", "process", "thread", "env"];
 
-/// Other names that perform I/O or read a clock. (Addresses of `std::net` are plain data.)
+/// Names other than [`IO_MODULES`] that perform I/O or read a clock. (Addresses of `std::net` are
+/// plain data.)
 pub(super) const IO_NAMES: &[&str] = &[
     "Instant",
     "SystemTime",
@@ -342,9 +343,11 @@ pub(super) const TEST_TIMEOUT_MIN: u64 = 20;
 pub(super) const COLUMNS_MAX: usize = 100;
 /// Maximum number of lines in a Rust file.
 pub(super) const LINES_MAX: usize = 800;
-/// Number of lines without tests above which a file counts against a ceiling.
+/// Number of lines, without tests, above which a file counts as long. A ceiling limits the number
+/// of long files.
 pub(super) const LONG_FILE_LINES: usize = 400;
-/// Number of lines above which a function counts against a ceiling.
+/// Number of lines above which a function counts as long. A ceiling limits the number of long
+/// functions.
 pub(super) const LONG_FUNCTION_LINES: usize = 70;
 /// Maximum size of a binary file in bytes.
 pub(super) const BINARY_SIZE_MAX: usize = 100_000;

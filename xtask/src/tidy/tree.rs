@@ -27,7 +27,8 @@ impl File {
         self.path.rsplit_once('.').is_some_and(|(_, last)| last == extension)
     }
 
-    /// Returns true for hand-written files, to which the rules for text apply.
+    /// Returns true for text files of a kind that is written by hand. The rules for text apply to
+    /// these files.
     pub(crate) fn is_written(&self) -> bool {
         let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.has_extension(e));
         self.is_text && (known || self.path == ".ci/run")
@@ -61,7 +62,7 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// Returns the file with this path.
+    /// Returns the file with the path `path`, or `None` if the tree has no such file.
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }

@@ -51,7 +51,8 @@ fn names_std_module(line: &str, module: &str) -> bool {
     }
 }
 
-/// Checks that the crate's roots have the `unsafe_code` attribute that its row requires.
+/// Checks that the crate's roots have the `unsafe_code` attribute that the crate's row in the table
+/// of crates requires.
 fn check_crate_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let line = match krate.unsafe_code {
         UnsafePolicy::Forbid => "#![forbid(unsafe_code)]",

@@ -30,7 +30,8 @@ fn reply(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
-/// The writer's handle to the reading process. The process exits when its standard input is closed.
+/// The writing process's handle to the process that reads the ring. The reading process exits when
+/// its standard input is closed.
 pub(crate) struct ReaderProcess {
     process: Child,
     orders: Option<ChildStdin>,
@@ -38,8 +39,8 @@ pub(crate) struct ReaderProcess {
 }
 
 impl ReaderProcess {
-    /// Starts the process, and waits until it is ready. `place` is the path or the name of the
-    /// ring.
+    /// Starts the process that reads the ring, and waits until it is ready. `place` is the path or
+    /// the name of the ring.
     pub(crate) fn start(
         ring: &str,
         cores: usize,
@@ -60,8 +61,8 @@ impl ReaderProcess {
         Ok(other)
     }
 
-    /// Returns a function that sends blocks with `write`, and waits until the reading process has
-    /// received them.
+    /// Returns a function that transfers a number of blocks: it sends them with `write`, and waits
+    /// until the reading process has received them.
     pub(crate) fn into_transfer(
         mut self,
         mut write: impl FnMut(u64) -> Result<(), String> + 'static,

@@ -1,5 +1,5 @@
-//! The ring of shmem-ipc, with elements of 64 bytes. It is filled and emptied by its safe calls,
-//! one block at a time, without its signals.
+//! The ring of shmem-ipc, with elements of 64 bytes. Its safe functions write and read one block at
+//! a time. Its signals are not used.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};

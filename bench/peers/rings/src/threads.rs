@@ -19,8 +19,8 @@ pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, 
     }
 }
 
-/// Starts a thread that calls `read` with each number received over the first returned channel, and
-/// replies over the second returned channel after each call.
+/// Starts a thread that calls `read` with each number of blocks that it receives over the first
+/// returned channel. After each call, the thread replies over the second returned channel.
 fn start_reader(
     cores: usize,
     mut read: impl FnMut(u64) + Send + 'static,
@@ -54,7 +54,8 @@ fn into_transfer(
     })
 }
 
-/// Returns a function that transfers small blocks, with one element per block.
+/// Returns a function that transfers small blocks through a ring of rtrb, with one element per
+/// block.
 fn rtrb_slot_transfer<const N: usize>(cores: usize, slots: usize) -> Transfer {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<[u8; N]>::new(slots);
     let reader = start_reader(cores, move |blocks| {

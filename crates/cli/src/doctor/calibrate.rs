@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// Length of the block for which filter costs are printed, in bytes.
 const BLOCK_BYTES: f64 = 1024.0;
 
-/// Measures, saves and prints the costs.
+/// Measures the costs of this machine, saves them for the planner, and prints them.
 pub(super) fn run(arguments: &DoctorArguments) -> Status {
     let Some(folder) = calibrate::state_directory() else {
         terminal::print_error("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
@@ -44,8 +44,8 @@ pub(super) fn run(arguments: &DoctorArguments) -> Status {
     })
 }
 
-/// Returns the measured costs, and the names of the missing ones, as JSON. `path` is the path of
-/// the cost table.
+/// Returns the measured costs, and the costs that could not be measured with the reasons, as JSON.
+/// `path` is the path of the cost table.
 fn to_json(calibration: &Calibration, path: &str) -> Object {
     let filter = |cost: &FilterCost| {
         to_object(&[

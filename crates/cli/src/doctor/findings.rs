@@ -15,7 +15,7 @@ use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the output format of `doctor --json`.
 pub(super) const VERSION: u32 = 1;
-/// The request in the commands that `doctor` suggests as remedies.
+/// The example request in the commands that `doctor` suggests as remedies.
 const EXAMPLE_REQUEST: &str = "rx | count";
 
 /// The findings of `doctor` about this machine, and the contents of its `--json` output.
@@ -50,7 +50,7 @@ pub(super) enum CheckResult {
     Plain,
 }
 
-/// A check, its result and its explanation.
+/// A check that `doctor` has made, with its result and its explanation.
 #[derive(Serialize, Debug)]
 pub(super) struct CheckFinding {
     pub(super) name: String,
@@ -221,7 +221,8 @@ fn cost_checks() -> Section {
     Section { name: "what things cost", rows }
 }
 
-/// Checks the daemon: its policy, and the number of this user's paths with the quota.
+/// Checks if the daemon replies, and reports its policy and the number of this user's paths beside
+/// the quota.
 fn daemon_checks() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.describe_daemon()?, client.permissions()?);
@@ -332,7 +333,7 @@ fn probe_check(facts: &MachineFacts, feature: &FeatureProbe) -> CheckFinding {
     }
 }
 
-/// Returns the remedy for a feature that does not work.
+/// Returns the remedy for a feature that does not work, given the kind of the refusal.
 fn remedy(facts: &MachineFacts, feature: &FeatureProbe, kind: RefusalKind) -> String {
     let who = &facts.privilege;
     match feature.facility {

@@ -77,7 +77,8 @@ fn format_section(section: &Section, colours: bool) -> String {
     out
 }
 
-/// Appends a row with a mark, a name and an explanation, such as ` ✓ name   explanation`.
+/// Appends a row with a mark, a name and an explanation, such as ` ✓ name explanation`. The name is
+/// padded to `room` columns, and the explanation is wrapped.
 fn append_row(out: &mut String, room: usize, mark: &str, name: &str, explanation: &str) {
     for (number, line) in wrap_text(explanation, COLUMNS - room - 4).iter().enumerate() {
         let (mark, name) = if number == 0 { (mark, name) } else { (" ", "") };
@@ -119,7 +120,8 @@ fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     out
 }
 
-/// Formats the kernel programs and packet sockets of other applications on the interfaces.
+/// Formats the kernel programs and packet sockets that other applications have on the interfaces of
+/// this machine.
 fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
     let mut out = format!("\n{}\n", bold_text("other users of the interfaces", colours));
     if others.is_empty() {

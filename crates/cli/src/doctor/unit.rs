@@ -51,7 +51,7 @@ fn network_namespace(graph: &Graph) -> Option<&str> {
 
 /// Returns the name of the service, which is derived from the request's filters.
 fn service_name(graph: &Graph) -> String {
-    /// Maximum number of filters in the name.
+    /// Maximum number of filters in the name of a service.
     const FILTERS_MAX: usize = 6;
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     let names: Vec<&str> = names.take(FILTERS_MAX).collect();

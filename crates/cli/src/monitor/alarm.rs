@@ -14,7 +14,8 @@ use sys::local_socket::open_pidfd;
 
 /// Maximum number of commands of `--alarm-exec` that run concurrently.
 const COMMANDS_MAX: usize = 8;
-/// Maximum time to wait, at the end of the run, for commands that are still running.
+/// Maximum time for which the end of a run waits for commands of `--alarm-exec` that are still
+/// running.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The alarms of a run, with the commands that `--alarm-exec` has started for them.
@@ -32,7 +33,7 @@ pub(super) struct Alarms {
     reporter: Reporter,
 }
 
-/// A condition, and the state of its alarm.
+/// A condition of `--alarm`, and the state of its alarm.
 #[derive(Debug)]
 struct Alarm {
     condition: Condition,
@@ -56,7 +57,7 @@ impl Alarms {
         Self { all, command, path, previous, children, raised, reporter }
     }
 
-    /// Returns true if there are no conditions.
+    /// Returns true if there are no conditions to evaluate.
     pub(super) const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -103,9 +104,9 @@ impl Alarms {
         raised.iter().for_each(|(condition, value)| self.start_command(condition, *value));
     }
 
-    /// Evaluates, on the final counters, the conditions that do not test a rate. Then waits for
-    /// running commands, at most for [`COMMAND_TIMEOUT`]. Returns true if an alarm was raised
-    /// during the run.
+    /// Evaluates the conditions on the final counters, except conditions on rates, because the last
+    /// interval is too short for a rate. Then waits at most [`COMMAND_TIMEOUT`] for commands that
+    /// are still running. Returns true if an alarm was raised during the run.
     pub(super) fn finish(mut self, last: &PathFigures) -> bool {
         // The last interval is too short for a rate.
         self.all.retain(|alarm| !alarm.condition.is_rate());

@@ -88,7 +88,8 @@ enum ComparisonOperator {
     Unequal,
 }
 
-/// The symbols of the comparison operators. `>=` and `<=` must precede `>` and `<`, their prefixes.
+/// The symbols of the comparison operators. `>=` and `<=` must precede `>` and `<`, which are
+/// prefixes of them.
 const COMPARISON_OPERATORS: [(&str, ComparisonOperator); 6] = [
     (">=", ComparisonOperator::AtLeast),
     ("<=", ComparisonOperator::AtMost),

@@ -152,7 +152,8 @@ fn watch(
     alarms
 }
 
-/// Replaces a metrics file. Prints an error and returns false if that fails.
+/// Replaces the contents of a metrics file with the metrics of a path. On failure, prints an error
+/// and returns false.
 fn write_metrics(path: &std::path::Path, figures: &PathFigures) -> bool {
     let written = write_file(path, &to_text(std::slice::from_ref(figures)));
     if let Err(error) = &written {

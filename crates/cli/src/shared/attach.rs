@@ -93,9 +93,9 @@ struct LogReader {
 }
 
 impl LogReader {
-    /// Opens the log file that a path reports. The file name is untrusted: only a regular file of
-    /// the path's user is opened, which has no side effects. For any other file, prints a note and
-    /// returns `None`.
+    /// Opens the log file that a path reports, at its end. The file name is untrusted, so only a
+    /// regular file of the path's user is opened: opening such a file has no side effects. For any
+    /// other file, prints a note and returns `None`.
     fn open_reported_log(path: &str, uid: u32) -> Option<Self> {
         let opened = open_foreign_file(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));

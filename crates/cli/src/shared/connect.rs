@@ -29,7 +29,7 @@ pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), 
     })
 }
 
-/// Prints a note for each user whose paths did not reply in time.
+/// Prints, for each user, a note with the paths of this user that did not reply in time.
 pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredPath>) {
     let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
@@ -62,9 +62,9 @@ pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| report_system_error(&error))
 }
 
-/// Blocks until one of the descriptors is readable, and returns for each descriptor if it is
-/// readable. Returns `None` if a terminating signal arrives or the time limit expires. A change of
-/// the terminal's size (SIGWINCH) does not end the wait.
+/// Blocks until one of the descriptors is readable, and returns a flag for each descriptor, true if
+/// it is readable. Returns `None` if a terminating signal arrives or the time limit expires. A
+/// change of the terminal's size (SIGWINCH) does not end the wait.
 pub(super) fn wait_readable(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,

@@ -8,13 +8,13 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use sys::local_socket;
 
-/// Maximum length of a line of the program's output, in bytes. A longer line is split.
+/// Maximum length in bytes of a line that a child process writes. A longer line is split.
 const LINE_MAX: usize = 4096;
-/// Maximum number of reads from the pipe of a program after it has exited. This number of reads of
-/// [`LINE_MAX`] bytes empties a full pipe.
+/// Maximum number of reads of [`LINE_MAX`] bytes from a program's pipe after the program has
+/// exited. So many reads empty a full pipe.
 const LAST_READS_MAX: usize = 16;
 
-/// A running child process, with its output and the settings for its log events.
+/// A running child process of the daemon, with its output and the settings for its log events.
 #[derive(Debug)]
 pub(super) struct Helper {
     child: Child,
@@ -22,13 +22,14 @@ pub(super) struct Helper {
     /// The pipe from the standard error of the program and of its child processes, which may
     /// outlive the program. `None` after the end of the output.
     messages: Option<ChildStderr>,
-    /// Beginning of a line whose end has not been read yet.
+    /// Beginning of an output line whose end has not been read yet.
     line: Vec<u8>,
     reports: LogEventOrigin,
 }
 
 impl Helper {
-    /// Starts a program, which must exit when its standard input is closed.
+    /// Starts a program, which must exit when its standard input is closed. `reports` determines
+    /// the log events for the program's output.
     pub(super) fn spawn(command: &mut Command, reports: LogEventOrigin) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -116,7 +117,7 @@ impl Helper {
     }
 }
 
-/// The event kind and the subject with which the output of a program appears in the daemon's log.
+/// The event kind and the subject of the log events that report the output of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogEventOrigin {
     pub(super) event: EventKind,

@@ -13,7 +13,7 @@ use member::client::Client;
 use member::protocol::PathDescription;
 use pipeline::Registry as _;
 
-/// Prints every candidate for the next word.
+/// Prints every candidate for the word that follows `words`.
 pub(crate) fn print_candidates(words: &[String]) -> Status {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut text = String::new();
@@ -92,7 +92,7 @@ fn writable_arguments(node: &str) -> Vec<String> {
     writable.map(|known| format!("{}=", known.name)).collect()
 }
 
-/// The paths of the daemon, with their nodes and spaces.
+/// The completion candidates that the daemon provides: its paths, with their nodes and spaces.
 struct DaemonCandidates;
 
 impl PathCandidates for DaemonCandidates {

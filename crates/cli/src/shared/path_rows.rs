@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Titles of the columns of the table of paths.
 pub(super) const ROW_TITLES: [&str; 8] =
     ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "REQUEST"];
-/// Indices of the cells that are right-aligned.
+/// Indices of the columns in [`ROW_TITLES`] that are right-aligned.
 pub(super) const RIGHT_ALIGNED_CELLS: [usize; 5] = [0, 3, 4, 5, 6];
 
 /// The result of querying a path, which determines if its row has counters.
@@ -28,7 +28,7 @@ pub(super) enum PathState {
     Hidden,
 }
 
-/// A path with its latest counters.
+/// A path with its latest counters, as a row of the table of paths.
 #[derive(Serialize, Debug)]
 pub(super) struct PathRow {
     #[serde(flatten)]
@@ -69,7 +69,7 @@ impl PathRow {
         Self { path, state, counters, rate, lost }
     }
 
-    /// Formats the cells named by [`ROW_TITLES`].
+    /// Formats the cells of a row, in the order of [`ROW_TITLES`].
     pub(super) fn cells(&self) -> [String; ROW_TITLES.len()] {
         let dash = || "-".to_owned();
         let path = &self.path;
@@ -107,8 +107,8 @@ impl PathsSampler {
     }
 
     /// Samples the counters of the user's paths in parallel, and returns a row for each path.
-    /// Blocks for at most about `limit`. Queries paths that did not reply to the previous query
-    /// only if `asks_silent` is true. Omits paths that have ended since `paths` was listed.
+    /// Blocks for at most about `limit`. If `asks_silent` is false, does not query the paths that
+    /// did not reply to their previous query. Omits paths that have ended since `paths` was listed.
     pub(super) fn sample(
         &mut self,
         client: &Client,

@@ -43,7 +43,7 @@ pub(super) enum Program {
         socket: PathBuf,
         /// Selection of the other users' paths in the listing: `nothing`, `names` or `all`.
         others: &'static str,
-        /// True if all users of the machine have access.
+        /// True if all users of the machine have access to the mount.
         for_all: bool,
     },
 }

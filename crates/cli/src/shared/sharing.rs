@@ -1,6 +1,5 @@
-//! Formatting of the kernel programs that all users share (one program per interface and
-//! direction): their users and counters as tables for `ps` and `spaces`, and as a sentence for
-//! `top`.
+//! Formatting of the kernel programs that all users share, one per interface and direction. `ps`
+//! and `spaces` print their users and counters as tables, `top` prints them as a sentence.
 
 use super::connect::user_name;
 use super::table::format_table;
@@ -8,7 +7,8 @@ use crate::progress::format_bytes_short;
 use member::client::{Client, mask_hidden_characters};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
-/// Fetches the programs that are visible to the user. Returns an empty list if the call fails.
+/// Fetches the kernel programs that are visible to the user. Returns an empty list if the call
+/// fails.
 pub(super) fn fetch_programs(client: &Client) -> Vec<KernelProgram> {
     client.kernel_programs().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
@@ -45,7 +45,8 @@ pub(super) fn format_tables(programs: &[KernelProgram], columns: usize) -> Strin
     text
 }
 
-/// Formats a program, such as `lo received: program 7, 2 requests of 2 users; for several: ip (2)`.
+/// Formats a program with the numbers of its requests and users, and the filters that several
+/// requests use, such as `lo received: program 7, 2 requests of 2 users; for several: ip (2)`.
 pub(super) fn program_sentence(program: &KernelProgram) -> String {
     let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
     users.sort_unstable();
@@ -78,7 +79,7 @@ fn attach_point(program: &KernelProgram) -> String {
     )
 }
 
-/// Formats the filters that several requests use, and the number of other filters.
+/// Formats the filters of a program that several requests use, and the number of its other filters.
 fn format_shared_filters(program: &KernelProgram) -> String {
     let (several, own): (Vec<&KernelStep>, Vec<&KernelStep>) =
         program.steps.iter().partition(|step| step.lines > 1);

@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 /// Name of the space for filters that run in the kernel.
 const KERNEL_SPACE: &str = "kernel";
 
-/// A path with its spaces and rings.
+/// A path with its spaces and rings, as `spaces` prints them.
 #[derive(Serialize)]
 struct PathSpaces {
     number: u32,
@@ -34,7 +34,7 @@ struct PathSpaces {
     rings: Vec<SpaceRing>,
 }
 
-/// A space, its filters and its usage.
+/// A space with its filters and its usage, as a row of `spaces`.
 #[derive(Serialize)]
 struct SpaceRow {
     #[serde(flatten)]
@@ -57,7 +57,8 @@ struct SpaceRing {
     counted: Option<RingCounts>,
 }
 
-/// Blocks and bytes put into, taken from and resident in a ring, and blocks that it lost.
+/// The counts of a ring: the blocks and bytes that were put into it, that were taken from it, and
+/// that are in it, and the blocks that it lost.
 #[derive(Clone, Copy, Default, Serialize)]
 struct RingCounts {
     put: Amount,
@@ -115,7 +116,8 @@ fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpa
     paths
 }
 
-/// Queries the spaces of these paths in parallel.
+/// Queries the spaces of several paths in parallel. Each path is given by its user id and its
+/// number or name.
 fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
     // The description is requested after the counters, so it is not older than the counters.
     client.query_all_counters(names, &[DESCRIBE_METHOD], QUERY_TIMEOUT, |to, counters, replies| {
@@ -186,7 +188,8 @@ impl RingCounts {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Returns the sum of these counts and the counts of the same ring in another worker process.
+    /// Returns the sums of these counts and the counts `other` of the same ring in another worker
+    /// process.
     fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };

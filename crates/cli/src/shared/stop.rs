@@ -83,14 +83,15 @@ struct StopResult {
     error: Option<String>,
 }
 
-/// The paths to stop, their results, and the exit status so far.
+/// The paths that one call of `streamline stop` stops, with their results and the exit status so
+/// far.
 struct StopSet {
     /// Results in the order of the arguments.
     results: Vec<StopResult>,
     /// Connections to the paths that have not ended, each with the index of the path in `results`.
     waiting: Vec<(usize, PathClient)>,
     status: Status,
-    /// True if the results are printed as one object at the end.
+    /// True if all results are printed as one JSON object at the end.
     json: bool,
 }
 
@@ -143,7 +144,7 @@ impl StopSet {
 }
 
 /// Stops the paths with the indices `places` in [`StopSet::results`], in parallel. Returns a flag
-/// for each path: true if the path has accepted the call or has just ended.
+/// for each path: true if the path has accepted the call to stop, or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
     let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
     let answers = client.query_all(&paths, &[STOP_METHOD], QUERY_TIMEOUT, |_, _| Ok(()));

@@ -65,7 +65,8 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     Ok(status)
 }
 
-/// Describes the start position of a tap.
+/// Describes the start position of a tap: the block at which it begins, and the amount of past
+/// output.
 fn describe_tap_start(path: &str, start: &TapStart, has_from: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *start;
     let path = mask_hidden_characters(path);

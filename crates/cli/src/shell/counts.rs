@@ -22,8 +22,8 @@ impl EdgeCounters {
         Ok(Self { file })
     }
 
-    /// Returns a descriptor of the counters for a program to inherit, and the value of the
-    /// environment variable through which the program finds the descriptor.
+    /// Returns a duplicate of the counters' descriptor, which a program inherits. Also returns the
+    /// value of the environment variable through which the program finds the descriptor.
     pub(super) fn inheritable_descriptor(&self) -> std::io::Result<(String, OwnedFd)> {
         let copy =
             sys::children::duplicate_inheritable(self.file.as_fd(), INHERITED_DESCRIPTOR_MIN)?;
@@ -34,9 +34,9 @@ impl EdgeCounters {
         Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
     }
 
-    /// Describes the bytes that the edge with index `at` has moved from the program `from` to the
-    /// program `to`, as counted by each of them, and the size of its ring. Returns an empty list if
-    /// the edge has moved no bytes.
+    /// Describes the traffic of the edge with index `at`: the bytes that the programs `from` and
+    /// `to` have counted at its ends, and the size of its ring. Returns an empty list if the edge
+    /// has moved no bytes.
     pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
         let Ok(mapping) = self.file.map_read() else { return Vec::new() };
         let edge = u32::try_from(at).unwrap_or(u32::MAX);

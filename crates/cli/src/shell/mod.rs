@@ -100,9 +100,9 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-/// Returns a note for each program in the command into which libraries cannot be preloaded, such as
-/// `sudo` in `timeout 5 sudo tcpdump`. Returns notes only if `exec` takes over live captures and
-/// one of the programs uses libpcap.
+/// Returns notes about the programs in the command into which libraries cannot be preloaded, such
+/// as `sudo` in `timeout 5 sudo tcpdump`. Returns no notes unless `exec` takes over live captures
+/// and one of the programs uses libpcap.
 fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;
     let is_asked = arguments.with.is_empty() && pcap.is_default() || arguments.with.contains(&pcap);
@@ -184,8 +184,8 @@ fn shell_name(arguments: &ShellArguments) -> OsString {
 struct StageEdge {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// Ends of the rendezvous socket for the two programs, if the library can be preloaded into
-    /// both.
+    /// The ends of the rendezvous socket, one for each of the two programs, if the library can be
+    /// preloaded into both.
     rendezvous: Option<(OwnedFd, OwnedFd)>,
 }
 
@@ -273,9 +273,9 @@ fn program_name(stage: &Stage) -> &str {
     }
 }
 
-/// Creates an edge. If the library is `preloadable` into both programs, the edge has rendezvous
-/// sockets. If these cannot be created, the edge is only a kernel pipe, and the function also
-/// returns the reason.
+/// Creates the edge between two commands. If `preloadable` is true, the library can be preloaded
+/// into both programs, and the edge has rendezvous sockets. If the sockets cannot be created, the
+/// edge is only a kernel pipe, and the function also returns the reason.
 fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reader, writer) = sys::descriptor::pipe()?;
     let rendezvous = if preloadable { Some(create_rendezvous()) } else { None };
@@ -380,8 +380,8 @@ fn start_program(
     }
 }
 
-/// Formats one end of an edge for the environment variable of a program. Adds the descriptor that
-/// the program inherits to `copies`.
+/// Formats the value of the environment variable that describes one end of an edge to a program.
+/// Adds the duplicate of the rendezvous socket that the program inherits to `copies`.
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,
@@ -397,8 +397,8 @@ fn edge_variable(
     Ok(edge.to_string())
 }
 
-/// Prepends the libraries to LD_PRELOAD. Returns descriptors that must stay open until the program
-/// has started.
+/// Prepends the libraries to the LD_PRELOAD of a command. Returns descriptors that must stay open
+/// until the program has started.
 fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<OwnedFd> {
     const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
     let mut list = libraries.iter().map(|path| path.clone().into_os_string()).collect::<Vec<_>>();

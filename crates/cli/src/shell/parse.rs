@@ -9,7 +9,7 @@
 /// One command of a shell pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// A program with its arguments.
+    /// A program with its arguments, which is executed directly.
     Program(Vec<String>),
     /// A command that needs a shell, which executes it.
     Shell {
@@ -40,8 +40,8 @@ pub(super) fn parse_pipeline(text: &str) -> Result<Vec<Stage>, String> {
     split_at_pipes(trim_blanks(&text))?.into_iter().map(parse_stage).collect()
 }
 
-/// Removes each backslash-newline pair outside single quotes, as a shell does. A shell keeps the
-/// pair in a comment, but a text with a comment is not plain in any case.
+/// Removes each backslash-newline pair outside single quotes, as a shell does. Within a comment, a
+/// shell would keep the pair, but a text with a comment is not a plain pipeline.
 fn join_continued_lines(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     let mut quote = None;

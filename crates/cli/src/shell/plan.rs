@@ -80,7 +80,7 @@ fn describe(words: &[String], path: &Path) -> String {
     text
 }
 
-/// Returns the library that replaces this part of a program's input or output.
+/// Returns the library through which `exec` takes over a part of a program's input or output.
 pub(super) const fn part_library(part: PreloadPart) -> PreloadLibrary {
     match part {
         PreloadPart::Pcap => PreloadLibrary::Pcap,

@@ -148,7 +148,7 @@ pub(super) fn uses_libpcap(name: &str) -> bool {
         .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))
 }
 
-/// Returns true if the file contains one of these texts.
+/// Returns true if the file contains one of `texts`. Returns false if the file cannot be read.
 fn contains_text(path: &Path, texts: &[&str]) -> bool {
     let bytes = std::fs::read(path).unwrap_or_default();
     texts.iter().any(|text| memmem::find(&bytes, text.as_bytes()).is_some())

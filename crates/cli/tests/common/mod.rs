@@ -44,8 +44,9 @@ impl Folder {
         self.0.join("streamline")
     }
 
-    /// Returns a command that runs the copy of the program, or `program`, as a user and group.
-    /// Requires a directory created by [`accessible_to_all`](Self::accessible_to_all).
+    /// Returns a command that runs `program`, or the copy of `streamline` if it is `None`, as a
+    /// user and group. Requires a directory created by
+    /// [`accessible_to_all`](Self::accessible_to_all).
     pub(crate) fn command_as_user(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
         use std::os::unix::process::CommandExt as _;
         let own = self.program_copy();

@@ -31,9 +31,9 @@ for line in sys.stdin:
 print('checked', *sorted(schemas))
 "#;
 
-/// Validates JSON outputs, each given with the name of its schema. Returns a text with one error
-/// per line, which ends with the line `checked NAME …`. Reports a skip and returns `None` if
-/// `jsonschema` is not installed.
+/// Validates JSON outputs, each given with the name of its schema. Returns one line for each error,
+/// followed by the line `checked NAME …`. Reports a skip and returns `None` if `jsonschema` is not
+/// installed.
 pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
     // Python modules of the distribution are available only to the interpreter of the distribution.
     let python = Path::new("/usr/bin/python3");

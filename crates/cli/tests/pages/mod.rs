@@ -16,7 +16,7 @@ pub(crate) struct PageCommand {
     pub(crate) place: String,
     pub(crate) text: String,
     pub(crate) sudo: bool,
-    /// The output on the page, if there is any.
+    /// The output that the page shows below the command, or `None` if it shows none.
     pub(crate) output: Option<String>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct PageCommand {
 #[derive(Debug, Default)]
 pub(crate) struct PageCommands {
     pub(crate) all: Vec<PageCommand>,
-    /// The script that produces the traffic for the commands.
+    /// The script that produces traffic while the commands run, or `None` if there is none.
     pub(crate) traffic: Option<String>,
 }
 
@@ -62,8 +62,9 @@ fn matches_output(expected: &str, output: &str) -> bool {
     })
 }
 
-/// Returns true if `items` match `pattern`. An element for which `is_gap` returns true matches any
-/// number of items.
+/// Returns true if the list `items` matches the list `pattern`. An element of the pattern for which
+/// `is_gap` returns true matches any number of items. Any other element matches one item, by
+/// `is_equal`.
 fn matches_pattern(
     pattern: &[String],
     items: &[String],

@@ -51,7 +51,7 @@ for target in server, b"\xff" * 6, bytes.fromhex("01005e000005"), bytes.fromhex(
     raw.send(target + bytes.fromhex("020000000001" "0026 4242 03".replace(" ", "")) + bytes(35))
 "#;
 
-/// Numbers of frames that [`FRAMES`] sends: first those with a UDP packet, then those without one.
+/// Numbers of frames with and without a UDP packet that [`FRAMES`] sends.
 const FRAMES_SENT: [usize; 2] = [8, 4];
 
 /// Adds a tun interface to the namespace of the server.

@@ -4,8 +4,8 @@ use super::*;
 
 /// Number of datagrams sent to a stopped reader. It exceeds the capacity of the rings.
 const SENT: u64 = 2000;
-/// Number of datagrams sent to a stopped reader, so many that the kernel program assumes that the
-/// reader has exited, and stops copying: more than 16 rings of 256 KB can hold.
+/// Number of datagrams sent to a stopped reader, more than 16 rings of 256 KB can hold. After so
+/// many datagrams, the kernel program assumes that the reader has exited, and stops copying.
 const DATAGRAMS_BEYOND_READER_LIMIT: u64 = 8000;
 
 /// Sends a signal, such as `-STOP`, to the program of an observer.

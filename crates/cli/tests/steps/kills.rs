@@ -10,7 +10,7 @@ use testkit::net::{DevicePairSettings, NamespacePair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, wait_until};
 
-/// The times between each kill in a series and the release of all resources.
+/// The times from each kill to the release of all resources of the killed process.
 #[derive(Default)]
 struct ReleaseTimes {
     times: Vec<Duration>,
@@ -38,8 +38,9 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process has stopped at its injected fault, has exited, or has continued without
-/// reaching the fault, in which case `past` returns true. Returns true if the process is stopped.
+/// Waits until a process has stopped at its injected fault or has exited. Also returns if the
+/// process continues without reaching the fault, which `past` reports. Returns true if the process
+/// is stopped.
 pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     wait_until("a process stands still or is done", || match is_stopped(guard) {
@@ -53,8 +54,8 @@ pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool 
     stood
 }
 
-/// Kills a stopped process. Returns the time until its kernel objects have been released and
-/// `left`, which lists the other resources that remain, returns an empty list.
+/// Kills a stopped process, and returns the time until all its resources have been released: its
+/// kernel objects, and the resources that `left` returns while they remain.
 fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::list_process(guard.0.id());
     let begin = Instant::now();
@@ -73,7 +74,7 @@ fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> D
     begin.elapsed()
 }
 
-/// Requests whose processes are killed before their steps.
+/// The requests of the runs whose processes are killed before a step of their start.
 const KILLED_REQUESTS: [&str; 5] = [
     "rx server0 | ip | udp | dport |53 count ; rx server0 | ip | udp | dport |80 count",
     "rx@thread0 server0 | udp @thread1 | count",
@@ -82,7 +83,7 @@ const KILLED_REQUESTS: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Runs the requests `lines`, and kills the process before every n-th step of its start, where n is
+/// Runs the requests `lines`, and kills the process before a step of its start. Tests one step in
 /// `every`. Another run on the same interface must continue.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let Some(pair) = NamespacePair::new(DevicePairSettings {
@@ -124,8 +125,8 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     assert!(interrupted.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
-/// Kills registered paths before every n-th step, where n is `every`. Their names must be free
-/// immediately, and other paths must continue.
+/// Starts paths with a name, and kills each before a step of its start. Tests one step in `every`.
+/// The name must be free immediately, and other paths must continue.
 fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
@@ -151,8 +152,8 @@ fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     fixture.wait_for_progress("survivor");
 }
 
-/// Kills daemons before every n-th step, where n is `every`. The next daemon must serve
-/// immediately, and paths must register with it.
+/// Starts daemons, and kills each before a step. Tests one step in `every`. The next daemon must
+/// serve immediately, and paths must register with it.
 fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let mut first = fixture.start_daemon();

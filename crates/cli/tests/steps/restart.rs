@@ -1,6 +1,6 @@
-//! Tests of a daemon that a service manager restarts, while it stores the daemon's descriptors.
-//! After the restart, all paths are registered immediately, over their previous connections. The
-//! test acts as the service manager ([`testkit::service`]).
+//! Tests of a daemon that a service manager restarts. The manager stores the daemon's descriptors
+//! during the restart. After the restart, all paths are registered immediately, over their previous
+//! connections. The test acts as the service manager ([`testkit::service`]).
 
 use super::Fixture;
 use super::kills::{is_registered, wait_for_step};
@@ -13,7 +13,7 @@ use testkit::{need, wait_until};
 
 const COUNT_REQUEST: &str = "generate rate=1000 | count";
 
-/// A daemon as a service, with a service manager that stores its descriptors.
+/// A daemon that runs as a service, and the service manager that stores its descriptors.
 struct ManagedDaemon {
     fixture: Fixture,
     manager: testkit::service::ServiceManager,
@@ -30,12 +30,13 @@ impl ManagedDaemon {
         self.manager.stored_names()
     }
 
-    /// Starts the daemon with the stored descriptors.
+    /// Starts the daemon with the descriptors that the service manager stores.
     fn start(&self) -> Guard {
         self.start_with(&[])
     }
 
-    /// Starts the daemon with the stored descriptors and additional environment variables.
+    /// Starts the daemon with the descriptors that the service manager stores, and with additional
+    /// environment variables.
     fn start_with(&self, variables: &[(&str, &str)]) -> Guard {
         let mut shell = self.fixture.set_fixture_environment(Command::new("bash"));
         shell.envs(variables.iter().copied());

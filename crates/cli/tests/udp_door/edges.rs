@@ -16,7 +16,7 @@ const UNREAD_DATAGRAMS: u32 = 10;
 /// Number of control messages to a server that leaves datagrams unread.
 const CONTROL_MESSAGE_COUNT: u64 = 50;
 
-/// Part of the note about a socket that is not promoted to a ring.
+/// Part of the note about a socket that is not promoted to a ring because of its epoll set.
 const EPOLL_NOTE: &str = "an epoll set reports it once, or to one of several waiters";
 
 /// The counts that a server reports in its reply to a control message.
@@ -63,8 +63,8 @@ fn hold(client: &UdpSocket, before: u32) {
     assert_eq!(answers.last(), Some(4));
 }
 
-/// Makes the server read the remaining datagrams. Asserts that the replies to `count` datagrams
-/// arrive in order.
+/// Makes the server read the datagrams that it left unread. Asserts that the replies to `count`
+/// datagrams arrive in order.
 fn release(client: &UdpSocket, control_client: &UdpSocket, count: u32) {
     control(control_client, "go");
     let mut room = [0; 100];

@@ -20,7 +20,7 @@ struct NameServer<'s> {
     hosts: &'s [&'s str],
     /// Number of sockets at each address, which share a port.
     sockets: usize,
-    /// True if several processes of the server share each socket, which then cannot be promoted.
+    /// True if several processes of the server share each socket. Such a socket cannot be promoted.
     shares_sockets: bool,
 }
 
@@ -61,8 +61,9 @@ fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
     answers.collect()
 }
 
-/// Queries a server without and with a ring. Asserts that the replies are equal, and that the
-/// server received most datagrams of the second run from the ring.
+/// Runs a name server twice, without and with rings, and sends it the same queries. Asserts that
+/// the replies are equal, and that the server received most datagrams of the second run from the
+/// ring.
 fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
     let Some((pair, _folder, _)) = prepare() else { return };
     let Some(program) = need::require_command(server.program) else { return };

@@ -56,7 +56,7 @@ fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
     ask_server_at(client, super::address(), bytes)
 }
 
-/// Sends enough datagrams that the server's socket is promoted.
+/// Sends so many datagrams that the server's socket is promoted to a ring.
 fn warm(client: &UdpSocket) {
     for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
         assert_eq!(ask(client, b"warm"), "warm");

@@ -17,8 +17,8 @@ struct Service {
 }
 
 impl Service {
-    /// Starts a program with a configuration file, whose text `configure` returns for the program's
-    /// directory. Reports a skip and returns `None` if the program is not installed.
+    /// Starts a program with a configuration file. `configure` returns the text of the file, given
+    /// the program's directory. Reports a skip and returns `None` if the program is not installed.
     fn start(
         pair: &NamespacePair,
         program: &str,

@@ -1,5 +1,5 @@
-//! Tests of the default mode, in which the ring is used only at high rates and while the server is
-//! awake. While the server sleeps, datagrams arrive at its socket.
+//! Tests of the default mode of `exec --with=udp`, in which the ring is used only at high rates and
+//! while the server is awake. While the server sleeps, datagrams arrive at its socket.
 
 use super::{
     PORT, Server, address, attached_ingress_program_count, exchange, exchange_datagrams_at_once,
@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::wait_until;
 
-/// Maximum number of datagrams without a reply, which is so large that the server always finds the
-/// next datagram without sleeping.
+/// Maximum number of datagrams in flight, that is, without a reply. With so many, the server always
+/// finds the next datagram without sleeping.
 const DATAGRAMS_IN_FLIGHT: u32 = 32;
 
 /// Sends `count` numbered datagrams, with up to [`DATAGRAMS_IN_FLIGHT`] in flight. Asserts that the
@@ -48,9 +48,9 @@ const WAIT_METHODS: [(&str, &str); 6] = [
     ("edge", "recvmmsg"),
 ];
 
-/// Exchanges datagrams with servers that wait and receive in different ways, with pauses of 0 to 39
-/// times `step` between the datagrams. Asserts that the replies are in order, and that some
-/// datagrams came from the ring and some from the socket.
+/// Exchanges datagrams with servers that wait and receive in different ways. The pauses between
+/// groups of datagrams are 0 to 39 times `step`. Asserts that the replies are in order, and that
+/// some datagrams came from the ring and some from the socket.
 fn exchange_with_pauses(options: &str, step: Duration) {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();

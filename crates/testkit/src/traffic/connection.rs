@@ -30,7 +30,7 @@ pub enum Side {
     Server,
 }
 
-/// An open connection.
+/// A generated TCP connection between a client and a server, which is open.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     client: IpAddr,

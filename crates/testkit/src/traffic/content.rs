@@ -168,7 +168,7 @@ pub(crate) fn tls_extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &prefix_with_length(body.iter().copied())].concat()
 }
 
-/// Returns the bytes with a prefix that contains their length as a 16-bit number.
+/// Returns the bytes, preceded by their number as a 16-bit integer.
 pub(crate) fn prefix_with_length(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()

@@ -16,7 +16,7 @@ use crate::packet::{Frame, Segment};
 use crate::random::Random;
 use connection::Connection;
 
-/// Frames with their times.
+/// A capture in memory: Ethernet frames with their times.
 #[derive(Clone, Debug)]
 pub struct Capture {
     /// Each Ethernet frame, with its time in ns since 1970.
@@ -56,19 +56,19 @@ impl Capture {
     }
 }
 
-/// The client's IPv4 address.
+/// The IPv4 address of the client in generated traffic.
 pub(crate) const CLIENT: &str = "10.0.0.1";
 /// The IPv4 address of the client's router.
 const ROUTER_ADDRESS: &str = "10.0.0.254";
 /// The IPv4 address of the DNS resolver.
 const RESOLVER_ADDRESS: &str = "10.0.0.53";
-/// The web server's IPv4 address.
+/// The IPv4 address of the web server in generated traffic.
 pub(crate) const SERVER: &str = "192.0.2.80";
-/// The IPv4 address of another server.
+/// The IPv4 address of a second server in generated traffic.
 const OTHER_SERVER_ADDRESS: &str = "198.51.100.7";
-/// The client's IPv6 address.
+/// The IPv6 address of the client in generated traffic.
 pub(crate) const CLIENT6: &str = "2001:db8::1";
-/// The web server's IPv6 address.
+/// The IPv6 address of the web server in generated traffic.
 pub(crate) const SERVER6: &str = "2001:db8:80::80";
 
 /// Returns the contents of `examples/web.pcap`: six connections to port 80 (one with a reordered
@@ -88,8 +88,9 @@ pub fn web_capture() -> Capture {
     capture
 }
 
-/// Returns a capture with the same kinds of traffic as [`web_capture`]. `connections` is the number
-/// of scenes; a scene has about twenty frames.
+/// Returns a capture with the same kinds of traffic as [`web_capture`]. It consists of
+/// `connections` scenes of about twenty frames each, such as a page with its DNS lookups, or an ARP
+/// exchange.
 pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(seed));
     for _ in 0..connections {
@@ -141,8 +142,8 @@ fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
     );
 }
 
-/// Adds a connection with two HTTP requests, and a concurrent connection that downloads random
-/// bytes.
+/// Adds the download of a page and its style sheet over one connection, and a concurrent connection
+/// that downloads random bytes.
 fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
     let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
     page.send(capture, Side::Client, &content::get_request("www.example.org", "/"));
@@ -231,7 +232,8 @@ fn add_tagged_frame(capture: &mut Capture) {
     capture.add(5_000, frame);
 }
 
-/// Begins an Ethernet frame from the server to the client.
+/// Returns the beginning of an Ethernet frame from the server to the client, to which layers are
+/// added.
 pub(crate) fn reply_frame() -> Frame {
     Frame::ethernet_between(crate::packet::TARGET_MAC, crate::packet::SOURCE_MAC)
 }

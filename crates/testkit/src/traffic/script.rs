@@ -13,7 +13,7 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 /// The TCP flag ACK.
 const ACK: u8 = 0x10;
-/// The ports of the client and of the server.
+/// The ports of the client and of the server in every script.
 const PORTS: (u16, u16) = (40_000, 80);
 
 /// A connection to port 80 whose capture begins with the handshake. Frames are 1 ms apart.

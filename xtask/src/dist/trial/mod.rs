@@ -128,7 +128,8 @@ fn repack_with_higher_version(home: &Path, package: &Path) -> Result<PathBuf, St
     Ok(copy)
 }
 
-/// Returns the files that the trial needs in the machine.
+/// Returns the files that the trial needs in the virtual machine: the script, its service, and the
+/// packages of both versions.
 fn guest_files(packages: &[PathBuf], next: &[PathBuf]) -> Result<Vec<InstallFile>, String> {
     let script = include_bytes!("guest.sh").to_vec();
     let mut script = InstallFile::new("root/guest.sh", "the trial", script);

@@ -64,8 +64,8 @@ impl<'m> Resolver<'m> {
         module
     }
 
-    /// Returns the target of a name in a module: a module if the path continues after the name,
-    /// else an item.
+    /// Returns the target of a name in a module. If the path continues after the name, prefers a
+    /// module with this name, and otherwise an item.
     fn resolve_name(&self, at: usize, name: &str, goes_on: bool) -> Option<Target> {
         if !self.in_progress.borrow_mut().insert((at, name.to_owned())) {
             return None;

@@ -7,7 +7,8 @@ use super::{CEILINGS_PATH, list, lowered_ceilings, product_size_ceiling, report}
 
 const PLANTED_FILE: &str = "crates/engine/src/a.rs";
 
-/// Plants a file, and asserts exactly one error of `rule`, which contains `words`.
+/// Plants a file in a clean tree. Asserts that the rules find exactly one error, which is by the
+/// rule `rule` and contains `words`.
 fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
     let tree = PlantedTree::new_clean();
     tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
@@ -15,7 +16,7 @@ fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
     tree.assert_found(rule, path, words);
 }
 
-/// Plants a file, and asserts that no error is found.
+/// Plants a file in a clean tree, and asserts that the rules find no error.
 fn assert_no_finding(path: &str, text: &str) {
     let tree = PlantedTree::new_clean();
     tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");

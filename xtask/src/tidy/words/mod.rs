@@ -12,7 +12,7 @@ use super::findings::Findings;
 use super::tokens::tokenize;
 use super::tree::{Tree, crate_of_path};
 
-/// Counts the words and names that break a rule.
+/// Counts, in all Rust files, the words and names that break a rule.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let retired = retired::parse_words(tree);
     let test_files = crate::lines::uncompiled_files(tree);

@@ -4,7 +4,7 @@ use super::super::findings::{Findings, Occurrence};
 use super::super::tokens::{Token, index_after_closing_bracket};
 use super::super::tree::File;
 
-/// Maximum length in characters of a name without its capability numbers.
+/// Maximum length of a test's name in characters, without its capability numbers.
 const NAME_MAX: usize = 60;
 
 /// Words that do not name a subject, with which no test name begins.

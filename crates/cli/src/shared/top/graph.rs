@@ -7,7 +7,7 @@ use pipeline::explain::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 use std::fmt::Write as _;
 
 /// Maximum number of nodes that are drawn. The description of a path is untrusted, and may contain
-/// any number.
+/// any number of nodes.
 const NODES_MAX: usize = 500;
 
 /// Returns the rows of the graph, or a single row with a message if the graph has too many nodes.

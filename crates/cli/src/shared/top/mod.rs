@@ -105,7 +105,7 @@ fn sample_twice(client: &PathClient, sampler: &mut PathSampler) -> Result<Snapsh
     Ok(snapshot_with_kernel(client, sampler, count(client)?))
 }
 
-/// Computes a snapshot and adds the path's kernel programs.
+/// Computes a snapshot from `counters`, and adds the kernel programs that run filters of the path.
 fn snapshot_with_kernel(
     client: &PathClient,
     sampler: &mut PathSampler,
@@ -116,12 +116,12 @@ fn snapshot_with_kernel(
     snapshot
 }
 
-/// Blocks for at most `limit`. Returns true if a signal has arrived.
+/// Blocks until a signal arrives, for at most `limit`. Returns true if a signal has arrived.
 fn wait_for_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
 
-/// Prints one object per sample until the path ends, a signal arrives or the output is closed.
+/// Prints one JSON object per sample until the path ends, a signal arrives or the output is closed.
 fn print_json_samples(
     client: &PathClient,
     sampler: &mut PathSampler,
@@ -185,7 +185,7 @@ fn render_text(snapshot: &Snapshot) -> String {
     text
 }
 
-/// Redraws the screen until the path ends, the user quits or a signal arrives.
+/// Redraws the screen of a path until the path ends, the user quits or a signal arrives.
 fn run_screen(
     client: &PathClient,
     sampler: &mut PathSampler,

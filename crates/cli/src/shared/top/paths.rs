@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a sample of all paths, during which the screen does not react to keys.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of samples between two queries of silent paths.
+/// Number of samples between two queries of paths that do not reply.
 const SILENT_QUERY_INTERVAL: usize = 5;
-/// Maximum number of lines for kernel programs.
+/// Maximum number of lines about kernel programs on the screen.
 const PROGRAMS_MAX: usize = 4;
 
 /// The sort order of the list of paths.
@@ -91,7 +91,8 @@ impl PathsView {
         listed
     }
 
-    /// Applies a key. Refuses to open a path that belongs to another user.
+    /// Applies a key to the screen of all paths. Refuses to open a path that belongs to another
+    /// user.
     fn apply_key(&mut self, key: KeyEvent, rows: &[PathRow]) -> KeyEffect {
         let listed = self.rows(rows);
         self.refusal = None;
@@ -232,7 +233,7 @@ fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
     frame.render_widget(Paragraph::new(foot_line(view)), foot);
 }
 
-/// Formats the totals of all paths whose counters are available.
+/// Formats the number of paths, and the totals of the paths whose counters are available.
 fn heading_line(rows: &[PathRow]) -> Line<'static> {
     let rates = || rows.iter().filter_map(|row| row.rate);
     let (blocks, bytes): (f64, f64) =

@@ -19,7 +19,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
-/// Maximum number of lines in the section with rings, and in the section with losses.
+/// Maximum number of lines in each of two sections of the screen: rings, and losses.
 const LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
@@ -27,8 +27,8 @@ const BAR_WIDTH: usize = 20;
 /// Number of lines for the details of a node.
 const DETAIL_LINES: usize = 5;
 
-/// Draws the screen. `view` contains the choices of the user, or is `None` if the screen is not
-/// interactive.
+/// Draws the screen of a path. `view` contains the choices of the user, or is `None` if the screen
+/// is not interactive.
 pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Option<&ViewChoices>) {
     let fixed = ViewChoices::default();
     let is_interactive = view.is_some();
@@ -195,8 +195,8 @@ fn source_ring_line(source: &NamedRing) -> Line<'static> {
     Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
 }
 
-/// Formats the past frames that a node retains, such as `  freeze keeps 312 MB in 64 MB, 240000
-/// frames`.
+/// Formats the amount of past frames that a node retains, and the memory that they occupy, such as
+/// ` freeze keeps 312 MB in 64 MB, 240000 frames`.
 fn past_frames_line(past: &PastFrames) -> Line<'static> {
     let PastFrames { node, kept } = past;
     let (bytes, stored) =
@@ -205,7 +205,7 @@ fn past_frames_line(past: &PastFrames) -> Line<'static> {
     Line::from(format!("  {node} keeps {bytes} in {stored}, {} frames", kept.blocks))
 }
 
-/// Returns the number of lines for rings and past frames.
+/// Returns the number of lines that the screen needs for rings and past frames.
 fn detail_line_count(snapshot: &Snapshot) -> usize {
     let named = snapshot.reader_rings.len() + snapshot.writer_rings.len();
     snapshot.rings.len() + named + snapshot.kept.len()

@@ -29,7 +29,8 @@ pub(super) struct Snapshot {
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
     pub(super) reader_rings: Vec<NamedRing>,
-    /// Sources to which other programs write, each with the largest ring of its writers.
+    /// Sources to which other programs write. Each has the largest of the rings through which they
+    /// write.
     pub(super) writer_rings: Vec<NamedRing>,
     /// Nodes that retain past frames, with the amounts of retained frames.
     pub(super) kept: Vec<PastFrames>,
@@ -48,7 +49,7 @@ pub(super) struct Snapshot {
     pub(super) kernel: Vec<KernelProgram>,
 }
 
-/// The rates of a node since the previous sample, and its counters.
+/// The counters of a node, and its rates since the previous sample.
 #[derive(Serialize, Debug)]
 pub(super) struct NodeRates {
     pub(super) name: String,
@@ -227,8 +228,8 @@ impl PathSampler {
         }
     }
 
-    /// If `sources` is true, returns the largest ring of each source to which other programs write.
-    /// Otherwise, returns the rings from which other programs read the output of sinks.
+    /// Returns the rings through which other programs write to sources or, if `sources` is false,
+    /// read from sinks. For each source, returns only the largest of its rings.
     fn named_rings(&self, sources: bool) -> Vec<NamedRing> {
         let is_source = |name: &str| self.latest.sources.iter().any(|source| source.name == name);
         let of_node = |filter: &Filter| {

@@ -75,7 +75,7 @@ impl ViewChoices {
         nodes
     }
 
-    /// Applies a key, and returns the action that the screen must perform.
+    /// Applies a key to the screen of a path, and returns the action that the screen must perform.
     pub(super) fn apply_key(&mut self, key: KeyEvent, snapshot: Option<&Snapshot>) -> KeyEffect {
         let count = snapshot.map_or(0, |snapshot| self.nodes(snapshot).len());
         match self.list.apply_key(key, count) {
@@ -91,8 +91,8 @@ impl ViewChoices {
         KeyEffect::Redraw
     }
 
-    /// Closes the help or, if it is not open, the details of the node, the graph, or the filter, in
-    /// this order. Quits if nothing is open.
+    /// Closes the first of these that is open: the help, the details of the node, the graph, the
+    /// filter. Quits if none of them is open.
     fn close(&mut self) -> KeyEffect {
         match () {
             () if self.list.close_help() => {}

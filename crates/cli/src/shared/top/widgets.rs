@@ -12,7 +12,8 @@ pub(super) fn color_style(wanted: Color) -> Style {
     if terminal::can_color_stdout() { Style::new().fg(wanted) } else { Style::new() }
 }
 
-/// Formats the titles of a table, with a mark at the title `ordered_by`.
+/// Formats the titles of a table's columns, and marks the column `ordered_by`, by which the rows
+/// are sorted.
 pub(super) fn title_row(
     titles: &[&str],
     is_right: impl Fn(usize) -> bool,
