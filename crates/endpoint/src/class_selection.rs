@@ -1,9 +1,9 @@
-//! The classes that the arcs of a source select.
+//! The classes that the arcs after a source select.
 
 use abi::Class;
 use std::fmt;
 
-/// The set of the classes that at least one arc of a source selects; by default, all classes.
+/// The set of the classes that at least one arc after a source selects; by default, all classes.
 #[derive(Clone, Copy, Default)]
 pub struct ClassSelection<'s>(Option<&'s dyn Fn(Class) -> bool>);
 

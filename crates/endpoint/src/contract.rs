@@ -41,20 +41,21 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the size of the largest ring to which other programs write, and the number of size
-    /// changes of all such rings; `None` if there are no such rings.
+    /// Returns the state of the rings from which the source reads and to which other programs
+    /// write: the size of the largest ring, and how often the sizes of these rings have changed.
+    /// `None` if there are no such rings.
     fn ring_state(&self) -> Option<ReaderRing> {
         None
     }
 
-    /// Returns the number of blocks lost so far on the arc with this index. The result is 0 unless
-    /// the source chooses the arcs of its blocks ([`SourceProperties::chooses_arc`]).
+    /// Returns the number of blocks that the source has lost on the arc with this index. The result
+    /// is 0 unless the source chooses the arcs of its blocks ([`SourceProperties::chooses_arc`]).
     fn lost_on_arc(&self, _arc: usize) -> u64 {
         0
     }
 
-    /// Returns the timestamp of the next block. The space uses it to merge the blocks of its
-    /// sources in time order.
+    /// Returns the timestamp of the next block. The space compares the timestamps of its sources,
+    /// to merge their blocks in time order.
     fn next_time(&self) -> NextTime {
         NextTime::Unordered
     }
@@ -90,17 +91,17 @@ pub struct SourceProperties {
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
-    /// True if the space must wake the sleeping source not only when the source's descriptor
-    /// becomes readable, but also when the reader of a ring releases memory of the pool.
+    /// True if the space must wake the source when a reader releases memory of the pool, in
+    /// addition to the usual wake-ups when the source's descriptor becomes readable.
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
-    /// Memory that another party fills, such as a packet ring, or `None` if the source lends no
-    /// memory. The space builds a pool over this memory, and passes the pool to `produce` as
-    /// [`Intake::pool`].
+    /// Memory of another party that the source lends to the space, such as a packet ring. The space
+    /// builds a pool over this memory, and passes the pool to `produce` as [`Intake::pool`]. `None`
+    /// if the source lends no memory.
     pub lender: Option<Arc<dyn Lender>>,
-    /// Frames in kernel memory that sinks can process without a copy by the source
-    /// ([`Intake::arcs_in_place`]); `None` for a source without such frames.
+    /// Frames in kernel memory that sinks can process there, so that the source need not copy them
+    /// ([`Intake::arcs_in_place`]). `None` for a source without such frames.
     pub in_place: Option<Arc<FramesInPlace>>,
     /// The child process whose output the source reads, or `None` for a source without one.
     pub process: Option<Arc<Process>>,
@@ -131,8 +132,8 @@ pub struct SourceCounters {
     pub given: Amount,
     /// Number of blocks lost at each location; `None` for a location whose counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Positions of the blocks lost at each location, if known. A position is the index of a block
-    /// among all blocks that reached the location.
+    /// Positions of the lost blocks, by the location of the loss, if known. A position is the index
+    /// of a block among all blocks that reached the location.
     #[serde(deserialize_with = "crate::drop_reason::deserialize_interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example that the interface has been renamed; `None` if there is
@@ -148,8 +149,8 @@ pub struct SourceCounters {
     /// Block counts per arc; empty unless the source chooses the arcs of its blocks.
     #[serde(skip)]
     pub arrived: Vec<ArcCounts>,
-    /// Counters of a filter in another process whose output this source receives, or `None` if
-    /// there is no such filter.
+    /// Counters of a filter that runs in another process and whose output this source receives.
+    /// `None` if there is no such filter.
     #[serde(skip)]
     pub counts: Option<Counts>,
 }
@@ -168,24 +169,25 @@ pub struct Intake<'s> {
     /// Pool for the bytes of blocks. Shared, so that a source can hold references to the pool's
     /// bytes while it appends blocks.
     pub pool: &'s Pool,
-    /// Pool in the space's own memory for the blocks for which lent memory is unsuitable. `None`
-    /// unless the source lends the memory of `pool`.
+    /// Pool in the space's own memory, for blocks that the source cannot store in the memory that
+    /// it lends. `None` unless the source lends the memory of `pool`.
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
     /// Time on the path's clock at the start of the space's current pass.
     pub now: Time,
-    /// Latest timestamp of a block that the source may append, if the source reports a
-    /// [`NextTime`]; `None` means no limit.
+    /// Latest timestamp of a block that the source may append, for a source that reports a
+    /// [`NextTime`]. `None` if there is no limit.
     pub until: Option<Time>,
-    /// Bit mask of arcs, by index. A set bit means that all sinks on the arc have accepted the
-    /// source's [`SourceProperties::in_place`], so the source need not copy the frames of the arc's
-    /// blocks.
+    /// Bit mask of arcs. The bit of an arc is set if all sinks on the arc have accepted the frames
+    /// in [`SourceProperties::in_place`]. The source then need not copy the frames of blocks that
+    /// follow the arc.
     pub arcs_in_place: u64,
-    /// True if the source has not copied the frames of the appended blocks; set by the source.
+    /// True if the source has left the frames of the appended blocks in kernel memory, without a
+    /// copy. Set by the source.
     pub in_place: bool,
-    /// True if no filter or sink in the space reads the bytes of blocks or passes them on. The
-    /// source may then append blocks whose pointers refer to no memory, and must set
+    /// True if no filter or sink in the space reads the bytes of blocks or passes blocks on. The
+    /// source may then append blocks whose pointers refer to no memory. It must set
     /// [`Self::in_place`] for these blocks.
     pub without_bytes: bool,
     /// Index of the arc that all appended blocks follow, set by a source that selects arcs itself.
@@ -232,15 +234,15 @@ impl<'s> Intake<'s> {
         Self { general: Some(general), ..self }
     }
 
-    /// Returns an entry without flags and session for the block in this extent of the pool, with
-    /// this timestamp and index of the source.
+    /// Returns an entry, without flags and session, for a block in this extent of the pool. The
+    /// pair contains the timestamp of the block and the index of the source.
     #[must_use]
     pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
         let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
         Entry::new(RichPointer::new(self.pool.id(), place, Class::YES), context, marks)
     }
 
-    /// Returns the number of blocks that can still be appended to the intake.
+    /// Returns the number of blocks for which the intake still has room.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -269,7 +271,8 @@ pub trait Sink: Send {
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
     /// Prepares the sink for batches without bytes, whose frames stay in the kernel ring of a
-    /// source. Returns false if the sink refuses; the source then copies the frames.
+    /// source. Returns false if the sink cannot process such batches; the source then copies the
+    /// frames.
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         let _ = frames;
         false
@@ -289,15 +292,16 @@ pub trait Sink: Send {
     /// Writes all buffered data and returns the sink's report. Called after the last block.
     fn finish(&mut self) -> Result<Report, Failure>;
 
-    /// Returns the number of blocks and viewed bytes written so far. The ledger uses the result to
-    /// compute the losses after a failure. Returns `None` if the sink does not count written
-    /// blocks.
+    /// Returns the number of blocks written so far, and the number of bytes in their views. After a
+    /// failure, the ledger derives the losses from it. Returns `None` if the sink does not count
+    /// written blocks.
     fn amount_written(&self) -> Option<Amount> {
         None
     }
 
-    /// Returns the blocks consumed but not written, by reason. The ledger counts consumed blocks as
-    /// failed if they appear neither in this list nor in `amount_written`.
+    /// Returns the blocks that the sink has consumed without writing them, by reason. The ledger
+    /// counts a consumed block as failed if it appears neither in this list nor in
+    /// `amount_written`.
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
@@ -350,7 +354,8 @@ pub struct OpenArguments<'o> {
     /// Arguments of the filter that follows this source, if the planner has delegated that filter's
     /// test to the kernel; otherwise `None`. Only for sources whose facts set `takes_filter`.
     pub pushed_filter: Option<&'o Arguments>,
-    /// Maximum latency of a block in nanoseconds (T_t), or `None` if the request sets no limit.
+    /// Maximum latency of a block in nanoseconds (T_t): the time after which a ring wakes its
+    /// reader even for a few blocks. `None` if the request sets no limit.
     pub latency: Option<Time>,
     /// True if the request may use resources that the user may need for other work (`--force`).
     pub force: bool,
@@ -358,12 +363,12 @@ pub struct OpenArguments<'o> {
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read all input files of the path (sinks only).
     pub readers: &'o Readers,
-    /// True if blocks arrive at their own rate and are lost while a sink is slow (sinks only). If
-    /// false, the source waits for the path or the path is recorded, and the behavior of the sink
-    /// must not depend on timing.
+    /// True if blocks arrive at their own rate, and are lost while a sink is slow (sinks only).
+    /// False if the source waits for the path, or if the path is recorded. The behavior of the sink
+    /// must then not depend on timing.
     pub live: bool,
-    /// True once the path has been stopped. A sink that waits for another program must then stop
-    /// waiting promptly.
+    /// True after the path has been stopped. A sink that waits for another program must then end
+    /// its wait promptly.
     pub stopped: Arc<AtomicBool>,
     /// Log of completed steps, with the actions that undo them after a later failure.
     pub steps: &'o RollbackLog,

@@ -62,8 +62,8 @@ impl DropReason {
     }
 
     /// Parses the text of a reason from a file or another process. Returns `None` for an unknown
-    /// text and for the text of a [`Self::Named`], because only the code that drops the block
-    /// defines that text.
+    /// text, and for the text of a [`Self::Named`], which is defined only in the code that drops
+    /// the block.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let known = Self::REASON_TEXTS.iter().find(|(_, known)| *known == text);
@@ -80,9 +80,9 @@ impl DropReason {
         Self::from_text(text).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
     }
 
-    /// Returns true if the request needed the dropped blocks. Returns false for intended drops, for
-    /// blocks beyond the limit or after the end of the program or path, and for holes, whose data
-    /// was lost earlier.
+    /// Returns true if the drop is a loss: the request needed the blocks. Returns false for
+    /// intended drops, for blocks beyond the limit or after the end of the program or path, and for
+    /// holes, whose data was lost earlier.
     #[must_use]
     pub const fn is_lost(self) -> bool {
         match self {
@@ -102,8 +102,8 @@ impl DropReason {
     }
 }
 
-/// Maximum number of known texts. Once this many are known, [`DropReason::from_file`] accepts no
-/// new text.
+/// Maximum number of reason texts that a process stores. Once this many are stored,
+/// [`DropReason::from_file`] accepts no new text.
 const FILE_TEXTS_MAX: usize = 256;
 /// Maximum length of a text that [`DropReason::from_file`] accepts, in bytes.
 const FILE_TEXT_BYTES_MAX: usize = 64;
@@ -134,8 +134,8 @@ impl<'de> Deserialize<'de> for DropReason {
     }
 }
 
-/// Deserializes pairs whose keys become `&'static str`. Each distinct key is leaked once. The input
-/// must therefore have been written by a process of Streamline.
+/// Deserializes a list of pairs whose keys become `&'static str`. Leaks each distinct key once, so
+/// the input must have been written by a process of Streamline.
 pub fn deserialize_interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<(&'static str, T)>, D::Error> {
@@ -143,13 +143,14 @@ pub fn deserialize_interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>
     Ok(pairs.into_iter().map(|(text, value)| (intern_text(&text), value)).collect())
 }
 
-/// Returns a static copy of a text. Each distinct text is leaked once. The texts must therefore
-/// come from a bounded set, such as the set of texts that this program defines.
+/// Returns a static copy of a text. Leaks each distinct text once, so the texts must come from a
+/// bounded set, such as the set of texts that this program defines.
 fn intern_text(text: &str) -> &'static str {
     intern_within(text, usize::MAX).unwrap_or_default()
 }
 
-/// Returns a static copy of a text, or `None` if the text is new and `texts_max` others are known.
+/// Returns a static copy of a text. Returns `None` if there is no copy yet and `texts_max` other
+/// texts have copies.
 fn intern_within(text: &str, texts_max: usize) -> Option<&'static str> {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

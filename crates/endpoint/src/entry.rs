@@ -30,7 +30,7 @@ impl SourceEntry {
         Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
     }
 
-    /// Sets the function that returns the link types of a source without opening it
+    /// Sets the function that predicts the link types of a source, without opening it
     /// ([`Self::links`]).
     #[must_use]
     pub const fn with_link_type_prediction(
@@ -81,15 +81,15 @@ impl SinkEntry {
         self.with_facts(EndpointFacts { writes_files: true, ..self.facts })
     }
 
-    /// Sets the function that returns the use of standard output
+    /// Sets the function that returns how a sink with given arguments uses standard output
     /// ([`EndpointFacts::standard_output`]).
     #[must_use]
     pub const fn with_standard_output(self, used: fn(&Arguments) -> StandardOutput) -> Self {
         self.with_facts(EndpointFacts { standard_output: Some(used), ..self.facts })
     }
 
-    /// Sets the predicate that returns true if a sink with these arguments only appends to one open
-    /// file ([`EndpointFacts::only_appends`]).
+    /// Sets the predicate for sinks that write files. It returns true if a sink with these
+    /// arguments only appends to one open file ([`EndpointFacts::only_appends`]).
     #[must_use]
     pub const fn with_append_only(self, appends: fn(&Arguments) -> bool) -> Self {
         self.with_facts(EndpointFacts { only_appends: Some(appends), ..self.facts })
@@ -105,12 +105,12 @@ pub(crate) fn standard_output_use(arguments: &Arguments) -> StandardOutput {
     }
 }
 
-/// Returns true if the argument `file` of a sink names standard output.
+/// Returns true if the argument `file` of a sink stands for standard output.
 pub(crate) fn is_file_standard_output(arguments: &Arguments) -> bool {
     arguments.text("file").is_some_and(is_standard_output)
 }
 
-/// Returns true if `path`, the name of an output file, refers to standard output.
+/// Returns true if `path`, the name of an output file, stands for standard output.
 pub(crate) fn is_standard_output(path: &str) -> bool {
     matches!(path, "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }

@@ -73,7 +73,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Creates a failure for `call` on `target`, with a remedy if one is known for the error number.
+/// Converts an I/O error of `call` on `target` into a failure. Adds a remedy if one is known for
+/// the error number.
 pub(crate) fn failure_from_io_error(
     call: &'static str,
     target: &str,
@@ -88,7 +89,7 @@ pub(crate) fn failure_from_io_error(
     }
 }
 
-/// Returns the text of the error without its number, with a lower-case first letter.
+/// Returns the text of an I/O error without the error number. The first letter is in lower case.
 pub(crate) fn reason_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -73,11 +73,11 @@ pub struct History {
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
-    /// No stored frame is evicted until a block with this time or a later one arrives; 0 if the
-    /// history is not frozen.
+    /// Timestamp that ends the freeze: no stored frame is evicted until a block with this timestamp
+    /// or a later one arrives. 0 if the history is not frozen.
     frozen_until: Time,
-    /// Number of frames that arrived while the history was frozen and full, and were therefore not
-    /// stored. These frames follow the newest stored frame.
+    /// Number of frames that arrived while the history was frozen and full, and that were therefore
+    /// not stored. All of them arrived after the newest stored frame.
     skipped: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct History {
 pub struct FrameHeader {
     /// Timestamp of the frame's block.
     pub time: Time,
-    /// Link type of the frame.
+    /// Link type of the block's frame.
     pub link: LinkType,
     /// Length of the frame on the wire in bytes.
     pub wire_length: u32,
@@ -134,10 +134,10 @@ impl History {
         }
     }
 
-    /// Copies the frame of a block into the history, and evicts frames beyond the limits. Clears
-    /// the history if the block has no frame, or if the frame exceeds the byte limit, because the
-    /// sequence numbers of stored frames must be consecutive. While the history is frozen, evicts
-    /// nothing, and skips the block if it cannot be stored.
+    /// Copies the frame of a block into the history, and evicts old frames that exceed the limits.
+    /// Clears the history if the block has no frame, or if the frame alone exceeds the byte limit,
+    /// because the sequence numbers of stored frames must be consecutive. While the history is
+    /// frozen, evicts nothing, and skips the block if there is no memory for its frame.
     pub fn push(&mut self, block: &Block<'_>) {
         self.next_number += 1;
         self.newest = self.newest.max(block.context.time);
@@ -171,9 +171,9 @@ impl History {
         self.frame_bytes += block.frame.len();
     }
 
-    /// Makes room for `needed` bytes by compressing the oldest frames, in this thread or in the
-    /// compression thread. Returns false if there is not enough room yet; with a compression
-    /// thread, a later call may succeed.
+    /// Makes room for `needed` bytes: compresses the oldest frames, in this thread or in the
+    /// compression thread. Returns false if there is not enough room. With a compression thread, a
+    /// later call may then succeed.
     fn make_room(&mut self, needed: usize) -> bool {
         let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
         let Some(mut packer) = self.packer.take() else {
@@ -203,9 +203,9 @@ impl History {
         self.skipped
     }
 
-    /// Stores the frame of a block if the block has one and no eviction is needed; otherwise skips
-    /// the block. The blocks after a skipped one are skipped too, because the sequence numbers of
-    /// stored frames are consecutive.
+    /// Stores the frame of a block while the history is frozen. Skips the block if it has no frame,
+    /// or if storing the frame requires an eviction. After a skipped block, skips all further
+    /// blocks, because the sequence numbers of stored frames must be consecutive.
     fn push_while_frozen(&mut self, block: &Block<'_>) {
         let needed = block.frame.len() + FRAME_OVERHEAD_BYTES;
         if block.marks.is_frame() && self.skipped == 0 && self.make_room(needed) {
@@ -258,9 +258,9 @@ impl History {
         self.cold.totals()
     }
 
-    /// Returns the number of stored frames, and the sequence number of the oldest of them. If no
-    /// frame is stored, returns the sequence number of the first skipped frame instead or, if no
-    /// frame was skipped, of the next frame.
+    /// Returns the number of stored frames, and the sequence number of the oldest one. If no frame
+    /// is stored, returns the sequence number of the first skipped frame. If no frame was skipped
+    /// either, returns that of the next frame.
     #[must_use]
     pub fn count_and_first_number(&self) -> (u64, u64) {
         let stored = self.frames.len() as u64;
@@ -301,7 +301,8 @@ impl History {
     }
 }
 
-/// Appends a pcap record of the frame to `to`, truncated to the snap length that readers accept.
+/// Appends a pcap record of the frame to `to`. The record is truncated to the maximum length that
+/// readers of capture files accept.
 pub fn append_record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
     let bytes = frame.get(..write::SNAP_LENGTH_MAX as usize).unwrap_or(frame);
     let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH_MAX);
@@ -314,9 +315,9 @@ pub const RECORD_HEADER_SIZE: usize = write::RECORD_HEADER_SIZE;
 /// Size of a pcap file header in bytes.
 pub const FILE_HEADER_SIZE: usize = write::FILE_HEADER_SIZE;
 
-/// Returns the offset of the first record boundary at or after offset `at`, at most the length of
-/// `records`; 0 if `at` is 0. `first` is the offset of the first record, which is after the file
-/// header if there is one.
+/// Returns the offset in `records` at which the first record at or after offset `at` begins, or the
+/// length of `records` if there is none. Returns 0 if `at` is 0. `first` is the offset of the first
+/// record, which follows the file header if there is one.
 #[must_use]
 pub fn find_record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };

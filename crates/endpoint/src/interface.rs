@@ -7,8 +7,8 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
-/// Number of frames that a source had received when its interface was removed, for the failure
-/// message.
+/// Number of frames that a source received before its interface was removed. The failure message
+/// reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameCount {
     /// Number of all frames that the source received.
@@ -102,7 +102,8 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
     }
 }
 
-/// Pairs an interface with the link type of its frames. Fails if the link type is unknown.
+/// Returns an interface together with the link type of its frames. Fails if this link type is
+/// unknown.
 fn pair_with_link_type(
     call: &'static str,
     found: &Interface,
@@ -124,10 +125,11 @@ pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Opti
     (!same).then(|| format!("{name} is now called {}", now.name))
 }
 
-/// Explains why `rx` or `tx` with these arguments captures only one direction of connections: the
-/// interface has an address of this host. Returns `None` if the interface has no such address, for
-/// example a mirror port, which receives both directions. Also returns `None` for any other source,
-/// for the loopback interface, with `both=yes` or `own=yes`, and if the addresses cannot be read.
+/// Returns the reason why `rx` or `tx` with these arguments captures only one direction of
+/// connections: its interface has an address of this host. Returns `None` if the interface has no
+/// address, as a mirror port, which receives both directions. Also returns `None` for other
+/// sources, for the loopback interface, with `both=yes` or `own=yes`, and if the addresses cannot
+/// be read.
 #[must_use]
 pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {

@@ -21,8 +21,8 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Ranges of lost blocks in a stream: the first and the last [`Self::STORED_PER_END`] ranges, and
-/// the number of ranges between them.
+/// Ranges of lost blocks in a stream. Stores the first and the last [`Self::STORED_PER_END`]
+/// ranges, and the number of ranges between them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossRanges {
     first: Vec<Gap>,
@@ -31,8 +31,7 @@ pub struct LossRanges {
 }
 
 impl LossRanges {
-    /// Maximum number of ranges stored at each end: the first ranges of the stream, and the last
-    /// ones.
+    /// Maximum number of first ranges that are stored, and also of last ranges.
     pub const STORED_PER_END: usize = 64;
 
     /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,
@@ -50,8 +49,8 @@ impl LossRanges {
         self.push_gap(Gap { from, to, processor });
     }
 
-    /// Appends a range without merging it; if both ends are full, the oldest of the last ranges is
-    /// discarded.
+    /// Appends a range without merging it with the newest one. If there is no room, discards the
+    /// oldest of the last ranges, which is then only counted.
     pub fn push_gap(&mut self, gap: Gap) {
         if self.first.len() < Self::STORED_PER_END {
             self.first.push(gap);
@@ -64,8 +63,8 @@ impl LossRanges {
         self.last.push_back(gap);
     }
 
-    /// Appends the ranges of another stream to this list, and adds the other list's number of
-    /// discarded ranges to this list's number.
+    /// Appends the ranges of another stream to this list. Adds the number of ranges that `other`
+    /// has discarded to the number that this list has discarded.
     pub fn append(&mut self, other: &Self) {
         other.gaps().for_each(|gap| self.push_gap(gap));
         self.more += other.more;
@@ -76,8 +75,8 @@ impl LossRanges {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// Returns the number of discarded ranges. The discarded ranges lie after the first
-    /// [`Self::leading_range_count`] stored ranges and before the remaining ones.
+    /// Returns the number of discarded ranges. These lie between the first
+    /// [`Self::leading_range_count`] stored ranges and the remaining stored ranges.
     #[must_use]
     pub const fn discarded_range_count(&self) -> u64 {
         self.more

@@ -45,8 +45,8 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// Names of the reasons, in the order of the variants. A filter that never returns `fragment`
-    /// may omit the last name.
+    /// Names of the reasons, in the order of the variants of [`HeaderError`]. A filter that never
+    /// returns `fragment` may omit the last name.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
     /// Returns the [`Reason`] for this error. The result is valid for every description that passes
@@ -67,7 +67,7 @@ impl HeaderError {
         }
     }
 
-    /// Returns the reason why parsing stopped before the last layer.
+    /// Returns the reason why the parser stopped before the last layer of a frame.
     fn from_layers(layers: &Layers) -> Self {
         let faults = layers.faults;
         match layers.network {
@@ -196,8 +196,8 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
 }
 
 /// Returns the UDP datagram in the frame: its ports, the offset of its payload, and the offset past
-/// its last byte or, for a first fragment, past the end of the packet. Returns `Ok(None)` for
-/// another protocol.
+/// its last byte. For a first fragment, the last offset is past the end of the packet. Returns
+/// `Ok(None)` for another protocol.
 pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::UDP {
@@ -247,9 +247,9 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 }
 
 /// Returns the segment in a frame of the most common form: untagged Ethernet, IPv4 without options,
-/// not fragmented. Returns `None` for frames of other forms, and if the headers are invalid or not
-/// completely captured. This is the fast path of [`segment`]; for such a frame, the full parse
-/// ([`parse_tcp_segment`]) returns the same segment.
+/// not fragmented. Returns `None` for frames of other forms, and if a header is invalid or not
+/// completely captured. This is the fast path of [`segment`]. The full parse
+/// ([`parse_tcp_segment`]) returns the same segment for a frame of this form.
 #[inline]
 pub(crate) fn common_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
     const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + wire::ipv4::LENGTH_MIN;
@@ -288,10 +288,10 @@ fn common_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment
     common_segment_at::<TCP_OFFSET>(frame, marks, end, addresses)
 }
 
-/// Returns the segment whose header begins at offset `AT` of an untagged Ethernet frame, in a
-/// packet that ends at offset `end` and has these addresses, sender first. Stores the offsets of
-/// the headers in the marks. Returns `None` without effect if the header is invalid or not
-/// completely captured.
+/// Parses the TCP header at offset `AT` of an untagged Ethernet frame, and returns the segment. The
+/// packet ends at offset `end` and has these addresses, sender first. Stores the offsets of the
+/// headers in the marks. Returns `None` without effect if the header is invalid or not completely
+/// captured.
 #[inline]
 fn common_segment_at<'a, const AT: usize>(
     frame: &'a [u8],
@@ -337,8 +337,8 @@ fn parse_tcp_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, H
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
-/// Returns the flow of a frame whose IP header offset is in the marks, or `None` if the header
-/// cannot be read.
+/// Returns the flow of the packet in a frame. The offset of the IP header must be in the marks.
+/// Returns `None` if the header cannot be read.
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
@@ -361,8 +361,8 @@ pub fn packet_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
 /// Size of the two port fields in bytes.
 const PORTS_SIZE: u32 = 4;
 
-/// Returns the bytes from frame offset `at` to the end of the IP packet, limited to the first
-/// [`HEAD_SIZE`] bytes of the frame.
+/// Returns the bytes of the IP packet from frame offset `at` on, limited to the first [`HEAD_SIZE`]
+/// bytes of the frame.
 ///
 /// Filters must read headers through this function, not from `block.frame`, because a frame may
 /// contain padding or a trailer after a short packet.
@@ -374,8 +374,8 @@ pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
     bytes.get(at as usize..end).unwrap_or_default()
 }
 
-/// Returns the reason why fewer than `length` bytes follow offset `at`: the packet is too short, or
-/// the bytes were not captured.
+/// Returns the reason why the packet has fewer than `length` bytes from offset `at` on: the packet
+/// is too short, or the bytes were not captured.
 #[cold]
 fn missing_bytes_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match packet_end(block, block.marks.network.into()) {
@@ -384,8 +384,8 @@ fn missing_bytes_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError 
     }
 }
 
-/// Returns the transport header at the offset in the marks. Returns `None` if the marks have no
-/// such offset, or if the protocol cannot be read.
+/// Returns the transport header at the offset that the marks contain. Returns `None` if they
+/// contain no such offset, or if the protocol number cannot be read.
 #[inline]
 fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;
@@ -409,8 +409,8 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     Some(Transport { protocol, offset: marks.transport.into() })
 }
 
-/// Returns the IP packet at the offset in the marks. Returns `None` if the marks have no offset of
-/// a transport header, or if an extension header precedes the payload.
+/// Returns the IP packet at the offset that the marks contain. Returns `None` if they contain no
+/// offset of a transport header, or if an extension header precedes the payload.
 #[inline]
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let Transport { protocol, .. } = marked_transport(block)?;

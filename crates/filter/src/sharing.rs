@@ -48,9 +48,9 @@ impl ShardKey {
         }
     }
 
-    /// Returns the key of the session to which a block belongs, in the tables of filters with this
-    /// seed ([`Arguments::seed`](crate::Arguments::seed)). Like [`ShardKey::hash`], the key is the
-    /// same for all blocks of a session. Unlike the hash, the key can be computed without a block
+    /// Returns the key of a block's session in the tables of filters with this seed
+    /// ([`Arguments::seed`](crate::Arguments::seed)). Like [`ShardKey::hash`], the key is the same
+    /// for all blocks of a session. Unlike the hash, it can be computed without a block
     /// ([`ShardKey::key_of_session`]).
     #[inline]
     #[must_use]
@@ -66,10 +66,10 @@ impl ShardKey {
         }
     }
 
-    /// Computes the [`ShardKey::session_key`] of a session without a block. `key` and `number` are
-    /// the key and the number of the session in the first filter that has sessions. Returns `None`
-    /// for [`ShardKey::Addresses`], because a key that includes ports does not determine the hash
-    /// of the addresses alone.
+    /// Returns the key that [`ShardKey::session_key`] computes for the blocks of a session, without
+    /// a block. `key` and `number` identify the session in the first filter that has sessions.
+    /// Returns `None` for [`ShardKey::Addresses`]: the hash of the addresses cannot be derived from
+    /// `key`, which includes the ports.
     #[must_use]
     pub const fn key_of_session(self, key: u64, number: u64) -> Option<u64> {
         match self {
@@ -162,8 +162,8 @@ fn emit_ports<'s>(
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Emits code that sums the hashes of both endpoints, as computed by the function `hash_endpoint`
-/// of `wire::flow`. A missing port is not hashed.
+/// Emits code that sums the hashes of the two endpoints of a flow. Each hash is that of
+/// `hash_endpoint` in `wire::flow`. If `ports` lacks a port, the hash covers the address only.
 fn emit_endpoint_sum<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(WideNum<'s>, WideNum<'s>); 2],
@@ -193,7 +193,8 @@ fn flow(block: &Block<'_>) -> Option<Flow> {
     }
 }
 
-/// Mixes the bits of a number, so that consecutive numbers differ in the entire word.
+/// Mixes the bits of a number, so that the results for consecutive numbers differ throughout the
+/// word.
 const fn mix_bits(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32

@@ -242,7 +242,8 @@ impl Node {
         saved.into_iter().try_for_each(|moved| state.put_session(moved, &mut self.holds))
     }
 
-    /// Yields each reason for a missing class with its number of blocks.
+    /// Yields each of the filter's reasons for a missing class, with the number of blocks counted
+    /// under this reason.
     pub fn unanswered_reasons(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.description.reasons.iter().copied().zip(self.counts.unanswered.iter().copied())
     }
@@ -286,7 +287,8 @@ pub struct Answer {
     pub reason: Option<&'static str>,
 }
 
-/// Runs a filter over single frames, and returns an answer for each output block.
+/// Runs a filter over frames, each of which is passed on its own. Returns an answer for each output
+/// block.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.

@@ -1,11 +1,11 @@
 //! Header access for twins: the eBPF counterpart of [`crate::layers`].
 //!
 //! Input: the layers known from previous twins. Output: handles to the network and transport
-//! headers. Twins parse Ethernet frames. In rare or complex cases a twin is unsure and leaves the
+//! headers. Twins parse Ethernet frames. In rare or complex cases, a twin is unsure and leaves the
 //! block to the user implementation. If a twin answers, its answer is the same as that of the user
 //! implementation (CONTRACT 18). The complex cases are fragments, more than two tags, 802.3 with a
-//! length, IP without a length (offload, jumbograms), truncated options, and IPv6 extension headers
-//! other than at most two short hop-by-hop, routing or destination ones.
+//! length, IP without a length (offload, jumbograms), truncated options, and all IPv6 extension
+//! headers except two or fewer short hop-by-hop, routing or destination headers.
 //!
 //! A tag that the kernel stores outside the frame is read as if it were inline (CONTRACT 3).
 //!
@@ -33,8 +33,8 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits. Each exit for a reason counts the block under that reason and continues
-    /// at `out`.
+    /// Creates the exits of a twin. The exit for a reason counts the block under this reason and
+    /// continues at `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -53,8 +53,8 @@ const EXTENSION_LENGTH: usize = 8;
 /// Maximum length of an IPv4 header in bytes.
 const IPV4_HEADER_MAX: u16 = ipv4::LENGTH_MAX as u16;
 
-/// Returns the EtherType and the position of the first header in view. Parses the link header
-/// unless a previous twin has parsed it.
+/// Parses the link header, unless a previous twin has parsed it. Returns the EtherType, and the
+/// position of the first header in view.
 pub(crate) fn parse_link<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -107,10 +107,10 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     s.only_one_of(kind, [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG, vlan::STACKED_TAG], other);
 }
 
-/// Parses a VLAN tag: the tag that the kernel stores outside the frame, if there is one and
-/// `read_before` is 0, and otherwise the tag at `at`. Returns the control information of the tag,
-/// the EtherType after the tag, and the position after the tag (`at` if the tag is outside the
-/// frame).
+/// Parses a VLAN tag. If the kernel stores a tag outside the frame and `read_before`, the number of
+/// tags read so far, is 0, parses that tag; otherwise, parses the tag at `at`. Returns the control
+/// information of the tag, the EtherType after it, and the position after it (`at` if the tag is
+/// outside the frame).
 pub(crate) fn parse_tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -142,7 +142,8 @@ pub(crate) fn parse_tag<'s>(
     (s.get(control), s.get(next), s.get_position(behind))
 }
 
-/// Emits a jump to `unsure` that is taken if `kind` is the EtherType of a tag, or a length.
+/// Emits a jump to `unsure`, taken if `kind` is the EtherType of a VLAN tag, or the length field of
+/// an 802.3 frame.
 pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG, vlan::STACKED_TAG] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
@@ -180,7 +181,7 @@ pub(crate) fn parse_packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// Works like [`parse_packet`], but parses the frame from its first byte, because the network
+/// Parses the IP packet like [`parse_packet`], but from the first byte of the frame. The network
 /// header that previous twins have found may be a tag. Fails if a previous twin has cut off the
 /// link header and the EtherType is not known.
 pub(crate) fn reparse_packet<'s>(
@@ -195,7 +196,7 @@ pub(crate) fn reparse_packet<'s>(
     Ok(parse_packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Emits a jump to `unsure` that is taken if the view includes a tag that the kernel stores outside
+/// Emits a jump to `unsure`, taken if the view includes a VLAN tag that the kernel stores outside
 /// the frame.
 pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.may_have_stored_tag() {
@@ -373,9 +374,9 @@ fn parse_ipv6<'s>(
     (s.get(number), s.get(length), s.get_position(data))
 }
 
-/// Emits a test of the protocol number `kind`. The code after the test runs if `kind` is a
-/// supported extension header. The test jumps to `unsure` for an unsupported extension header, and
-/// to `upper` for any other protocol.
+/// Emits a test of the protocol number `kind`. If `kind` is a supported extension header, the code
+/// after the test runs. If it is an unsupported extension header, the test jumps to `unsure`. For
+/// any other protocol, it jumps to `upper`.
 fn require_extension_header<'s>(
     s: &mut Scope<'s, '_>,
     kind: Num<'s>,

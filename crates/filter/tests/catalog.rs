@@ -122,10 +122,10 @@ fn class_names_map_to_one_number_in_range() {
     }
 }
 
-/// A class may have the name of a filter only if it selects the blocks for that filter. The filter
-/// must then answer most blocks of the class whose form it accepts. All filters that return ports
-/// use the same service names, so it is enough if a class of one of them selects the blocks for the
-/// named filter.
+/// A class may have the name of a filter only if it selects blocks for that filter. The filter must
+/// then answer most blocks of the class whose form it accepts. All filters that classify by port
+/// use the same service names. For these names it is enough if the class of one of these filters
+/// selects the right blocks.
 #[test]
 fn class_named_like_a_filter_selects_its_blocks() {
     assert_classes_lead_to_filters(corpus::generated_frames);

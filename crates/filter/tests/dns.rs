@@ -24,7 +24,7 @@ fn find_filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
-/// Returns the descriptions of a capture's datagrams and connections.
+/// Returns the descriptions of the DNS messages in the datagrams and connections of a capture.
 fn dns_messages(path: &Path) -> Vec<DescribedMessage> {
     let mut messages =
         FilterChain::new(&[find_filter("udp"), find_filter("dns")]).describe(path).to_vec();
@@ -100,8 +100,8 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
     assert!(rows >= 10, "{rows} rows were compared");
 }
 
-/// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response, so
-/// a row with a response code must match the response.
+/// Returns true if a message matches a row of zeek's log. `value` returns the fields of the row.
+/// Zeek merges a query with its response, so a row with a response code must match the response.
 fn matches_zeek_row<'r>(
     message: &DescribedMessage,
     value: impl Fn(&str) -> Option<&'r str>,
@@ -139,7 +139,7 @@ fn has_flag(message: &DescribedMessage, word: &str) -> bool {
     message.first_value(Field::Flags).split(' ').any(|flag| flag == word)
 }
 
-/// Returns the path of the capture that a zeek test reads, from the test list.
+/// Returns the path of the capture that a zeek test reads. `tests` is the list of all tests.
 fn trace_path(tests: &str, test: &str) -> String {
     let behind = tests.split(&format!("\"{test}\"")).nth(1).expect("the test is in the list");
     let list = behind.split("\"traces\"").nth(1).expect("it has traces");

@@ -97,7 +97,8 @@ fn parse_hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).filter_map(digit).collect()
 }
 
-/// Differences from tshark 4.0: capture, number of the completing frame, reason.
+/// Datagrams that `ip` and tshark 4.0 reassemble differently: the capture, the number of the frame
+/// that completes the datagram, and the reason.
 const TSHARK_EXCEPTIONS: [(&str, usize, &str); 8] = [
     ("ipv6-malformed-fragments-2/frag-2.pcap", 9, "they overlap: RFC 5722"),
     ("ipv6-malformed-fragments-7/frag-7.pcap", 8, "they overlap: RFC 5722"),
@@ -109,7 +110,8 @@ const TSHARK_EXCEPTIONS: [(&str, usize, &str); 8] = [
     ("ipv6-reassembly-state-leak.pcap", 92, "65,536 bytes with the hop-by-hop header: RFC 8200"),
 ];
 
-/// Differences from tshark 4.0 on generated captures.
+/// Datagrams in generated captures that `ip` and tshark 4.0 reassemble differently, in the same
+/// form as [`TSHARK_EXCEPTIONS`].
 const TSHARK_EXCEPTIONS_GENERATED: [(&str, usize, &str); 1] =
     [("fragments/overlap6.pcap", 5, "they overlap: RFC 5722")];
 
@@ -296,8 +298,8 @@ fn corpus_zeek_reports_the_same_anomalies() {
     assert_eq!(attack("policy=drop"), "");
 }
 
-/// Checks the reassembled datagrams, which are identified by the number of the completing frame.
-/// Faulty fragments are only counted, under a reason.
+/// Checks which datagrams `ip` reassembles from each generated capture. Each datagram is identified
+/// by the number of the frame that completes it. Faulty fragments must be counted under a reason.
 #[test]
 fn fragments_are_joined_or_counted_by_reason() {
     let joined = ("joined datagrams", 1);

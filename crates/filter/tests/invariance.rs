@@ -200,8 +200,8 @@ fn chains_with_filter(d: &'static Description) -> Vec<(Vec<&'static Description>
     chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
-/// Returns true if two answers are equal, except that the view of a frame or packet may extend past
-/// the packet.
+/// Returns true if two answers are equal, except that the view of a frame or packet may extend into
+/// bytes after the packet.
 fn is_same_answer(
     (class, bytes): &(Class, Vec<u8>),
     changed: &(Class, Vec<u8>),
@@ -357,8 +357,8 @@ fn bytes_around_a_packet_change_no_class_of_a_twin() {
 /// A session number, and true for the backward direction ([`BlockFlags::BACKWARD`]).
 type Side = (u32, bool);
 
-/// Returns the output of a stream filter for each session and direction: its classes, and the bytes
-/// of messages.
+/// Runs a stream filter over the frames. Returns its output for each session and direction: the
+/// classes of the blocks, and the bytes of messages.
 fn outputs_by_side(
     d: &'static Description,
     frames: &[Frame],

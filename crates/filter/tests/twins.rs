@@ -62,8 +62,8 @@ fn v4_every_twin_answers_like_its_filter() {
     assert!(answered > 10_000, "only {answered} packets were answered");
 }
 
-/// The tc and XDP hooks accept an editing twin, but a socket filter does not. A twin must leave a
-/// frame unchanged if it is unsure or gives the frame no class.
+/// An editing twin must leave a frame unchanged if the twin is unsure or gives the frame no class.
+/// The tc or the XDP hook accepts such a twin; a socket filter must reject it.
 #[test]
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();

@@ -1,8 +1,8 @@
 //! The compressed part of a history: chunks of the oldest frames.
 //!
 //! A chunk holds complete frames and is compressed once. If a chunk does not shrink (ciphertext,
-//! for example), the chunks that follow are stored uncompressed. The number of these chunks doubles
-//! after each failure.
+//! for example), compression is suspended: the frames of the next chunks stay uncompressed. The
+//! number of these chunks doubles with each chunk in a row that does not shrink.
 
 use super::FrameHeader;
 use super::packer::{CompressionJob, CompressionThread};
@@ -10,33 +10,35 @@ use buffer::compression;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Minimum size of a chunk before compression, in bytes.
+/// Minimum size in bytes of the frames that are compressed together as one chunk.
 const CHUNK_BYTES_MIN: usize = 16 << 10;
-/// Maximum size of a chunk before compression, in bytes.
+/// Maximum size in bytes of the frames that are compressed together as one chunk.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of chunks to skip after a chunk that did not shrink.
+/// Maximum number of chunks for which compression is suspended after a chunk that did not shrink.
 const SKIPPED_CHUNKS_MAX: usize = 64;
 
 /// The chunks of a history, oldest first.
 #[derive(Debug)]
 pub(super) struct ColdChunks {
     chunks: VecDeque<Chunk>,
-    /// Size in bytes, before compression, of the chunks to be formed.
+    /// Number of bytes of uncompressed frames from which the next chunk is formed.
     chunk_size: usize,
     /// Number of frames in all chunks together.
     frame_count: usize,
     /// Size of all chunks in bytes, as they are stored.
     stored_size: usize,
-    /// Number of bytes that must arrive before the next attempt to compress. Greater than 0 after a
-    /// chunk that did not shrink.
+    /// Number of bytes that must arrive before compression resumes. Greater than 0 while
+    /// compression is suspended, after a chunk that did not shrink.
     bytes_to_skip: usize,
-    /// Number of chunks to skip after the latest chunk that did not shrink. Doubles with each such
-    /// chunk, up to [`SKIPPED_CHUNKS_MAX`]; 0 after a chunk that shrank.
+    /// Number of chunks for which compression was suspended after the latest chunk that did not
+    /// shrink. Doubles with each such chunk, up to [`SKIPPED_CHUNKS_MAX`]; 0 after a chunk that
+    /// shrank.
     chunks_to_skip: usize,
-    /// Number of chunks that the compression thread has received but not yet compressed. These are
-    /// the newest chunks.
+    /// Number of chunks that the compression thread has received and not finished. They are the
+    /// newest chunks.
     sent: usize,
-    /// Total size in bytes of everything that was compressed so far: before compression, and after.
+    /// Total size in bytes of all chunks that were compressed so far: before compression, and
+    /// after.
     totals: (u64, u64),
 }
 
@@ -57,7 +59,7 @@ enum ChunkBytes {
     Packed(Box<[u8]>),
     /// Uncompressed bytes, which did not shrink or for which there was no compression thread.
     Plain(Vec<u8>),
-    /// Bytes that the compression thread has received to compress.
+    /// Bytes that were handed to the compression thread, which has not finished them.
     Sent(Arc<CompressionJob>),
 }
 
@@ -87,9 +89,9 @@ impl ColdChunks {
         self.totals
     }
 
-    /// Compresses the oldest uncompressed bytes in this thread. `frames` are the headers of all
-    /// stored frames. Returns false if there are too few bytes, if they do not shrink, or while
-    /// chunks are skipped.
+    /// Compresses the oldest uncompressed bytes in this thread, and appends them as a chunk.
+    /// `frames` are the headers of all stored frames. Returns false if there are too few bytes, if
+    /// the bytes do not shrink, or while compression is suspended.
     pub(super) fn compress_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,
@@ -108,9 +110,9 @@ impl ColdChunks {
         true
     }
 
-    /// Hands the oldest uncompressed bytes to the compression thread as one chunk, unless the
-    /// thread's queue is full, there are too few bytes, or chunks are skipped. If there is no
-    /// thread, the chunk stays uncompressed.
+    /// Hands the oldest uncompressed bytes to the compression thread, as one chunk. Does nothing if
+    /// the queue of the thread is full, if there are too few bytes, or while compression is
+    /// suspended. If there is no thread, the chunk stays uncompressed.
     pub(super) fn send_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,
@@ -135,8 +137,8 @@ impl ColdChunks {
         self.push(chunk, length, length, count);
     }
 
-    /// Replaces the contents of compressed chunks with the results from the compression thread.
-    /// Suspends compression after a chunk that did not shrink.
+    /// Collects the results of the compression thread, which replace the uncompressed bytes of
+    /// their chunks. Suspends compression if a chunk did not shrink.
     pub(super) fn collect(&mut self) {
         while self.sent > 0 {
             let first = self.chunks.len() - self.sent;
@@ -163,9 +165,9 @@ impl ColdChunks {
         }
     }
 
-    /// Returns the length in bytes of the next chunk and its number of frames, or `None` if there
-    /// are too few uncompressed bytes. While chunks are skipped, counts the length of one frame as
-    /// skipped and returns `None`.
+    /// Returns the length in bytes of the next chunk to compress, and its number of frames. Returns
+    /// `None` if there are too few uncompressed bytes. While compression is suspended, returns
+    /// `None` too, and counts the length of one frame as arrived.
     fn next_chunk(
         &mut self,
         frames: &VecDeque<FrameHeader>,
@@ -189,8 +191,8 @@ impl ColdChunks {
         Some((length, count))
     }
 
-    /// Suspends compression after a chunk that did not shrink, for twice as many chunks as after
-    /// the previous such chunk, at most [`SKIPPED_CHUNKS_MAX`].
+    /// Suspends compression after a chunk that did not shrink. The suspension lasts twice as many
+    /// chunks as the previous one, at most [`SKIPPED_CHUNKS_MAX`].
     fn skip(&mut self) {
         self.chunks_to_skip = (self.chunks_to_skip * 2).clamp(1, SKIPPED_CHUNKS_MAX);
         self.bytes_to_skip = self.chunks_to_skip * self.chunk_size;
@@ -258,13 +260,13 @@ pub(super) struct ColdReader<'c> {
     chunks: std::collections::vec_deque::Iter<'c, Chunk>,
     bytes: Vec<u8>,
     at: usize,
-    /// Number of frames in the current chunk that have not been returned yet.
+    /// Number of frames in the current chunk that the reader has not returned yet.
     frames_left: usize,
 }
 
 impl ColdReader<'_> {
-    /// Returns the bytes of the next frame, whose length in bytes must be `length`, or `None` after
-    /// the last frame in the chunks.
+    /// Returns the bytes of the next frame, or `None` after the last frame in the chunks. `length`
+    /// must be the length of this frame in bytes.
     pub(super) fn next_frame(&mut self, length: usize) -> Option<&[u8]> {
         if self.frames_left == 0 {
             let chunk = self.chunks.next()?;

@@ -22,9 +22,9 @@ pub(super) struct CompressionThread {
 #[derive(Debug)]
 struct Worker {
     jobs: SyncSender<QueuedJob>,
-    /// Token that is cloned into every job, and dropped when the thread has finished the job, even
-    /// if the job's chunk was evicted. The number of unfinished jobs is the reference count minus
-    /// 1.
+    /// Token with a clone in every job. The clone is dropped when the thread has finished the job,
+    /// even if the chunk of the job was evicted. The number of unfinished jobs is the reference
+    /// count minus 1.
     unfinished: Arc<()>,
     thread: JoinHandle<()>,
 }
@@ -57,26 +57,26 @@ impl CompressionJob {
         &self.plain
     }
 
-    /// Takes the bytes before compression, and the compressed bytes, which are `None` if the bytes
-    /// do not shrink or the thread has not set the result.
+    /// Takes the bytes before compression, and the compressed bytes. The latter are `None` if the
+    /// bytes did not shrink, or if the thread has not finished the job.
     pub(super) fn take(&mut self) -> (Vec<u8>, Option<Box<[u8]>>) {
         (std::mem::take(&mut self.plain), self.packed.take().flatten())
     }
 }
 
 impl CompressionThread {
-    /// Maximum number of unfinished jobs, both queued and running.
+    /// Maximum number of jobs that the thread has not finished, whether queued or running.
     pub(super) const JOBS_MAX: usize = 4;
 
-    /// Returns true if the thread has [`CompressionThread::JOBS_MAX`] jobs that it has not
-    /// finished.
+    /// Returns true if the thread has no room for another job, because it has
+    /// [`CompressionThread::JOBS_MAX`] unfinished ones.
     pub(super) fn is_full(&self) -> bool {
         let unfinished = |worker: &Worker| Arc::strong_count(&worker.unfinished) - 1;
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
     }
 
-    /// Hands bytes to the thread, whose queue must not be full. Returns the bytes if there is no
-    /// thread. Never waits.
+    /// Hands bytes to the thread as a job, and returns the job. Starts the thread if necessary. The
+    /// thread's queue must not be full. If there is no thread, returns the bytes. Never waits.
     pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<CompressionJob>, Vec<u8>> {
         if self.worker.is_none() && !self.failed {
             self.worker = Worker::start();

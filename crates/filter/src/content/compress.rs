@@ -92,9 +92,9 @@ impl Stream for Compress {
 }
 
 impl Compress {
-    /// Emits a block that consists of the headers of `block` and the compressed form of `bytes`.
-    /// Returns false without emitting it if the block would exceed the maximum length. Otherwise
-    /// returns true, even if memory runs out; the context then counts the loss.
+    /// Compresses `bytes`, and emits them in a block after the headers of `block`. Returns false,
+    /// and emits nothing, if the new block would exceed the maximum length. Otherwise returns true.
+    /// If memory runs out, `cx` counts the lost block.
     fn append_compressed<'a>(
         &mut self,
         block: &Block<'a>,
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(headers.len(), 28);
     }
 
-    /// Returns `length` random bytes, which cannot be compressed.
+    /// Returns `length` random bytes, which a compressor cannot shrink.
     fn random_bytes(length: usize) -> Vec<u8> {
         testkit::Random::new(5).bytes(length)
     }

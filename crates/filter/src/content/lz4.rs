@@ -13,14 +13,14 @@ use std::io::Write;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
-/// Maximum distance in bytes from a match back to the bytes that it repeats, which may lie in an
-/// earlier block of the frame.
+/// Size of the LZ4 window in bytes. A match repeats earlier decoded bytes, which begin at most this
+/// far back, possibly in an earlier block of the frame.
 const WINDOW_SIZE: usize = 64 * 1024;
 /// Bit in the size field of a block that marks the block as uncompressed.
 const UNCOMPRESSED_FLAG: u32 = 1 << 31;
 
-/// Returns true if `bytes` begin with the magic number of a frame or, if they are too few to tell,
-/// are the beginning of the magic number. Returns false for no bytes.
+/// Returns true if `bytes` begin like an LZ4 frame: with its magic number or, if `bytes` are
+/// shorter, with a part of it. Returns false if `bytes` are empty.
 pub(super) fn has_magic_prefix(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
@@ -34,9 +34,9 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> 
     encoder.finish().map(|_| ()).map_err(|_| CodecError::TooLarge)
 }
 
-/// Decodes the frame at the start of `bytes` into `out`, after the first `used` bytes of `out`.
-/// Returns the number of bytes consumed, and the new length of the output, which is at most
-/// `limit`.
+/// Decodes the frame at the start of `bytes`. Writes the contents to `out`, from offset `used` on.
+/// Returns the number of bytes read from `bytes`, and the offset in `out` at which the contents
+/// end. This offset is at most `limit`.
 pub(super) fn decode(
     bytes: &[u8],
     out: &mut Vec<u8>,

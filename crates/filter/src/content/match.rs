@@ -151,9 +151,9 @@ struct PatternsAtOffsetSearch {
     nocase: bool,
 }
 
-/// Search for several patterns at any offset in the view. The automaton `leftmost` is fast on text
-/// without matches, and finds the start of the leftmost match. From there, `all` finds all matches,
-/// because the pattern with the lowest index may match further right.
+/// Search for several patterns at any offset in the view. The automaton `leftmost` finds the start
+/// of the leftmost match, and is fast on text without matches. From this start on, the automaton
+/// `all` finds every match, because an earlier pattern of the list may match further right.
 struct MultiPatternSearch {
     leftmost: AhoCorasick,
     all: AhoCorasick,
@@ -224,8 +224,8 @@ impl PatternSearch for MultiPatternSearch {
     }
 }
 
-/// Emits the twin, which compares patterns at a fixed offset. A search over the entire view has no
-/// bound that the verifier could accept.
+/// Emits the twin of `match`, which compares patterns at a fixed offset in the view. Fails without
+/// a fixed offset: the verifier could find no bound on a search of the entire view.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -276,14 +276,14 @@ fn emit_twin<'s>(
     Ok(Answer::new(s.get(class), on))
 }
 
-/// Maximum total length of a twin's patterns in bytes. The twin executes one comparison for each
+/// Maximum total length in bytes of the patterns of a twin. The twin makes one comparison for every
 /// four bytes of a pattern.
 const TWIN_PATTERN_BYTES_MAX: usize = 2048;
 
-/// Splits one, two or four bytes off the front of a pattern, for a single load. Returns their
-/// number, their value, and a mask to be ORed into both sides of the comparison: it converts
-/// letters to lower case if `nocase` is true, and is 0 otherwise. Returns `None` at the end of the
-/// pattern.
+/// Removes the first one, two or four bytes of a pattern, which the twin compares with a single
+/// load. Returns the number of bytes, their value, and a mask. The twin ORs the mask into the value
+/// and into the loaded bytes. If `nocase` is true, this converts letters to lower case; otherwise
+/// the mask is 0. Returns `None` at the end of the pattern.
 fn split_load_unit(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;

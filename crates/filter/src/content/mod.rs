@@ -13,8 +13,8 @@ mod lz4;
 use crate::layers;
 use crate::prelude::*;
 
-/// Replaces the view of a lane with `bytes`, and keeps the headers that contain the addresses. If
-/// memory runs out, drops the block and counts the loss.
+/// Replaces the view of the block in a lane with `bytes`, and keeps the block's network and
+/// transport headers. If memory runs out, drops the block and counts the loss.
 fn replace_block_view<'a>(
     batch: &mut Batch<'a>,
     l: Lane,
@@ -31,8 +31,8 @@ fn has_nothing_to_compress(block: &Block<'_>) -> bool {
     block.pointer.is_hole() || block.length() == 0 && block.marks.is_description()
 }
 
-/// Returns the block with the offsets of its headers in its marks. If the block is part of a frame
-/// and the offsets are unknown, parses the headers.
+/// Returns the block with the offsets of its headers in its marks. If these offsets are unknown and
+/// the block lies in a frame, parses the headers to find them.
 fn with_header_offsets(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);

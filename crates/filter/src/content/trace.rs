@@ -62,7 +62,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct SessionCapture {
-    /// Pointer to the last recorded frame.
+    /// Pointer to the frame that was recorded last.
     last_frame: RichPointer,
     /// Link type of the first frame plus 1; 0 until a frame has arrived.
     link_plus_one: u32,
@@ -108,8 +108,9 @@ impl Stream for PcapFilter {
 }
 
 impl SessionCapture {
-    /// Returns the metadata for an output block. The output of a session is a single stream for
-    /// both directions: it begins with the file header, and ends when both directions have ended.
+    /// Returns the metadata for an output block. All output blocks of a session form a single
+    /// stream for both directions. The stream begins with the file header, and ends when both
+    /// directions have ended.
     fn output_metadata(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
         if flags.has(BlockFlags::END) {
@@ -124,10 +125,10 @@ impl SessionCapture {
         BlockMetadata { flags: first.with(end), ..block.context }
     }
 
-    /// Emits the capture record of a frame, after the file header if the frame is the first of the
-    /// session. Drops a frame whose link type differs from that of the file, and consumes a repeated
-    /// frame without a record. If `context` has the end flag, emits a block with this flag in any
-    /// case, which is empty for such a frame.
+    /// Emits the capture record of a frame. The first record of a session follows a file header.
+    /// Drops a frame whose link type differs from that of the file. Consumes a repeated frame and
+    /// emits no record. If `context` has the end flag, the end of the session is emitted even for a
+    /// dropped or repeated frame, in a block without a record.
     fn emit_capture_record<'a>(
         &mut self,
         block: &Block<'a>,
@@ -167,7 +168,7 @@ impl SessionCapture {
     }
 }
 
-/// Emits an empty block with this context, which ends the capture of the session of `block`.
+/// Emits an empty block with metadata `context`, which ends the capture of the session of `block`.
 fn emit_end<'a>(block: &Block<'a>, context: BlockMetadata, cx: &mut StreamContext<'_, 'a>) {
     let end = Block { pointer: RichPointer::hole(0), frame: &[], ..*block };
     let end = Block { marks: Marks::bare(0), context, ..end };

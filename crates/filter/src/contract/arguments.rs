@@ -19,7 +19,7 @@ pub struct Arguments {
     compiler: Option<Arc<dyn ExpressionCompiler>>,
     keys: Option<Arc<dyn KeyReader>>,
     names: Option<Arc<dyn NameResolver>>,
-    /// Possible link types of the input frames; `None` or empty if unknown.
+    /// Link types that input frames may have. `None` or empty if they are unknown.
     links: Option<Arc<[LinkType]>>,
     /// Class ranges that the filter's outgoing arcs select.
     selected_classes: Vec<(u32, u32)>,
@@ -32,7 +32,7 @@ pub struct Arguments {
     replica: Option<(u32, u32)>,
     /// True if the filter receives only blocks that its twin in the kernel left to it.
     is_fallback: bool,
-    /// True if the input consists of messages, records or bytes only.
+    /// True if all input blocks are messages, records or bytes.
     reads_messages: bool,
 }
 
@@ -90,8 +90,8 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size parameter as `usize`, or `usize::MAX` if the value
-    /// does not fit. Returns 1 if the parameter is absent or of another type.
+    /// Returns the value of a number or size parameter as `usize`, or `usize::MAX` if `usize` is
+    /// too small for the value. Returns 1 if the parameter is absent or of another type.
     #[must_use]
     pub fn usize_number(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
@@ -168,7 +168,7 @@ impl Arguments {
         read.map_err(|why| Mistake::new(name, why))
     }
 
-    /// Sets the possible link types of the input frames; `None` means that they are unknown.
+    /// Sets the link types that input frames may have; `None` means that they are unknown.
     #[must_use]
     pub fn with_link_types(self, links: Option<Arc<[LinkType]>>) -> Self {
         Self { links, ..self }
@@ -182,8 +182,8 @@ impl Arguments {
         self.links.as_deref().filter(|links| !links.is_empty())
     }
 
-    /// Sets the class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add no
-    /// range.
+    /// Sets the class ranges that the filter's outgoing arcs select. Arcs written as `|` or `|all`
+    /// contribute no range.
     #[must_use]
     pub fn with_classes(self, classes: Vec<(u32, u32)>) -> Self {
         Self { selected_classes: classes, ..self }
@@ -202,9 +202,9 @@ impl Arguments {
         Self { seed, ..self }
     }
 
-    /// Returns a seed for the filter's hash functions: random, hence secret, unless the run is
-    /// reproducible. Calls may return different seeds, so a filter calls this once, at its
-    /// creation.
+    /// Returns a seed for the filter's hash functions. The seed is random, and therefore secret,
+    /// unless the run is reproducible. Calls may return different seeds, so a filter calls this
+    /// once, when it is created.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(0))
@@ -216,8 +216,8 @@ impl Arguments {
         Self { session_numbers: numbers, ..self }
     }
 
-    /// Adapts the arguments to the replica with index `number` of `of` replicas. The replica
-    /// receives its share of the session numbers.
+    /// Adapts the arguments to one replica of the filter. `number` is the index of the replica, and
+    /// `of` the number of replicas. The replica receives its share of the session numbers.
     #[must_use]
     pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);
@@ -255,7 +255,8 @@ impl Arguments {
         self.is_fallback
     }
 
-    /// Sets whether all input is messages, records or bytes, that is, parts of payloads.
+    /// Sets whether all input blocks are messages, records or bytes. Such blocks are parts of
+    /// payloads, never packets.
     #[must_use]
     pub fn with_message_input(self, reads_messages: bool) -> Self {
         Self { reads_messages, ..self }

@@ -15,14 +15,14 @@ use super::{PublishedSessions, StateFacts, WorkerRule};
 use ebpf::emit::EmitFn;
 use wire::LinkType;
 
-/// The blocks from one upstream filter that a filter or sink can use. Needed if the form does not
-/// decide which blocks are usable. For example, a response without its request is a message, but a
-/// web server log cannot record it.
+/// Those blocks from one upstream filter that a filter or sink can use. A description needs this if
+/// the form of the blocks does not decide. For example, a response without its request is a
+/// message, but a sink for web server logs cannot record it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
-    /// Name of the filter whose blocks are meant.
+    /// Name of the upstream filter.
     pub upstream: &'static str,
-    /// Classes of the blocks that can be used.
+    /// Classes of the upstream filter's blocks that can be used.
     pub classes: ValueRange,
     /// Suggestion for the user if no usable block arrives, such as "put `udp` before it".
     pub hint: &'static str,
@@ -31,24 +31,26 @@ pub struct UsableInput {
 /// A function that creates a filter from its arguments.
 pub type FilterConstructor = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// A function that tests whether the socket filter of a source can do the work of the filter, so
-/// that rejected frames never reach the process. Returns a note on frames that bypass the socket
-/// filter (`None` if no frame does). Fails with the reason if the socket filter cannot do the work.
+/// A function that tests whether the socket filter of a source can do the work of a filter, so that
+/// the kernel discards the frames that the filter rejects. Returns a note on frames that bypass the
+/// socket filter (`None` if no frame does). Fails with the reason if the socket filter cannot do
+/// the work.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
-/// A function that returns the link types of the filter's output frames. `None` means the link
-/// types of the input. An empty list means that the link types are unknown before the first frame,
-/// or that the output has no frames.
+/// A function that returns the link types of the frames that a filter emits. `None` means that they
+/// are the link types of the input. An empty list means that they are unknown before the first
+/// frame, or that the output has no frames.
 pub type OutputLinkTypesFn = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// A function that checks a combination of arguments, each of which is valid by itself. Returns the
-/// mistake if the combination is invalid or, when called for a warning, if it matches nothing or
-/// less than the user may expect. Returns `None` if there is no mistake.
+/// A function that checks the combination of a filter's or source's arguments, each of which is
+/// valid by itself. As a check for errors, returns the mistake in an invalid combination. As a
+/// check for warnings, returns the mistake in arguments that match nothing, or less than the user
+/// may expect. Returns `None` if there is no mistake.
 pub type ArgumentCheck = fn(&Arguments) -> Option<Mistake>;
 
-/// A function that returns a parameter and the value to insert for it into the request, so that the
-/// request means the same on every machine and at any time. Returns `None` if no parameter needs to
-/// be inserted.
+/// A function that returns a parameter, and the value that a check inserts for it into the request,
+/// so that the request means the same on every machine and at any time. Returns `None` if no
+/// parameter needs to be inserted.
 pub type FixedParameterFn = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
@@ -76,25 +78,27 @@ pub struct Description {
     pub frameless: Option<&'static str>,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
-    /// Returns the kind, the output form and the read depth for the given arguments. `None` if
-    /// these do not depend on the arguments. Callers use [`Description::effect_of`] instead. The
-    /// kind of a source or sink is always [`Description::kind`].
+    /// Function that returns the kind, the output form and the read depth of the filter with the
+    /// given arguments. `None` if they do not depend on the arguments. Callers use
+    /// [`Description::effect_of`] instead. The kind of a source or sink is always
+    /// [`Description::kind`].
     pub effect: Option<fn(&Arguments) -> Effect>,
     /// Restrictions on the filter's input, in addition to its form.
     pub needs: InputNeeds,
 
     /// Parameters of the filter. Positional values are assigned to them in this order.
     pub parameters: &'static [Parameter],
-    /// Classes that the filter assigns to blocks.
+    /// Classes that the filter may assign to blocks.
     pub classes: Classes,
-    /// Classes that leave the filter only on arcs that name them, and are produced only if there is
-    /// such an arc: `|`, `|all` and `|!get` pass none of them. `None` if there are no such classes.
+    /// Classes that only arcs that name them pass: `|`, `|all` and `|!get` do not. The filter
+    /// assigns these classes only if there is such an arc. `None` if the filter has no such
+    /// classes.
     pub classes_on_request: Option<ValueRange>,
     /// Names of class ranges that an arc can select, as in `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
     pub reasons: &'static [&'static str],
-    /// Names of the filter's counters. A [`Counter`] is an index into this list.
+    /// Names of the filter's own counters. A [`Counter`] is an index into this list.
     pub counters: &'static [&'static str],
 
     /// The state that the filter keeps between blocks.
@@ -107,14 +111,14 @@ pub struct Description {
     /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,
 
-    /// Function that creates the user-space filter. `None` for sources and sinks, which the crate
-    /// `endpoint` opens.
+    /// Function that creates the filter in user space. `None` for sources and sinks, which the
+    /// crate `endpoint` opens.
     pub user: Option<FilterConstructor>,
     /// Function that emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18). `None` if
     /// the filter has no twin.
     pub kernel: Option<EmitFn<Arguments>>,
-    /// Right that an unprivileged user needs to run the twin in the kernel. `None` if none is
-    /// needed.
+    /// Right that an unprivileged user needs to run the filter's twin in the kernel. `None` if the
+    /// user needs no right.
     pub right: Option<FilterRight>,
     /// Arguments for the tests of the twin, each entry as written after the filter's name in a
     /// request. If empty, the tests use the arguments of the example.
@@ -126,8 +130,9 @@ pub struct Description {
 pub struct InputNeeds {
     /// Usable blocks of each upstream filter. Empty if every block is usable.
     pub usable_inputs: &'static [UsableInput],
-    /// Description of the required input, used in the warning that no usable block arrives. If
-    /// empty, blocks of filters that are not listed in `usable_inputs` are usable too.
+    /// Description of the input that the filter needs, for the warning that no usable block
+    /// arrives. If the text is empty, blocks of upstream filters that `usable_inputs` does not list
+    /// are usable too.
     pub required_input: &'static str,
     /// Classes that exist only if the input contains both directions of a connection, or `None` if
     /// there are no such classes.
@@ -135,7 +140,7 @@ pub struct InputNeeds {
 }
 
 impl InputNeeds {
-    /// No restriction.
+    /// Needs of a filter or sink without restrictions on its input.
     pub const NONE: Self = Self { usable_inputs: &[], required_input: "", two_way_classes: None };
 
     /// Creates the needs of a filter or sink that can use only these blocks of upstream filters.
@@ -154,23 +159,23 @@ pub struct Analysis {
     /// Returns the link types of output frames. This field is `None` if the output always has the
     /// link types of the input.
     pub output_links: Option<OutputLinkTypesFn>,
-    /// Returns a parameter whose value depends on the machine, with its value on this machine. The
-    /// check of a request inserts both into the text of the request. `None` if the filter has no
-    /// such parameter.
+    /// Returns a parameter whose value depends on the machine, and the value on this machine. The
+    /// check of a request inserts both into the request. `None` if the filter has no such
+    /// parameter.
     pub fix_parameter: Option<FixedParameterFn>,
-    /// Returns the mistake if the arguments of a source are valid separately but not in
-    /// combination. `None` for filters, which report such a mistake when they are created, and for
-    /// sources without such a check.
+    /// Returns the mistake if each argument of a source is valid but their combination is not.
+    /// `None` for sources without such a check, and for filters, which report such a mistake when
+    /// they are created.
     pub argument_error: Option<ArgumentCheck>,
     /// Returns a warning that `check`, `explain` and the start of a run print, or `None` if there
     /// is none.
     pub warning: Option<ArgumentCheck>,
     /// Returns a remark that `explain` prints, or `None` if there is nothing to remark.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
-    /// Returns the setting that the filter derives from its position in the graph: from the classes
-    /// that its arcs select, the form of its input, or a twin in the kernel. If a change of the
-    /// running path changes this setting, a new instance of the filter takes over the state of the
-    /// running instance. `None` if the filter has no such setting.
+    /// Returns a setting of the filter that depends on its position in the graph: on the classes
+    /// that its arcs select, on the form of its input, or on its twin in the kernel. If a change of
+    /// the running path changes the setting, a new instance of the filter takes over the state of
+    /// the old one. `None` if the filter has no such setting.
     pub context_setting: Option<fn(&Arguments) -> bool>,
 }
 
@@ -236,22 +241,21 @@ impl Description {
         ..Self::EMPTY
     };
 
-    /// Returns the reason with this name. Panics for an unknown name, which is a compile error in a
-    /// constant.
+    /// Returns the reason with this name. Panics if the description lacks the name; in a constant,
+    /// this is a compile error.
     #[must_use]
     pub const fn reason(&self, name: &str) -> Reason {
         Reason::named(self.reasons, name)
     }
 
-    /// Returns the counter with this name. Panics for an unknown name, which is a compile error in
-    /// a constant.
+    /// Returns the counter with this name. Panics if the description lacks the name; in a constant,
+    /// this is a compile error.
     #[must_use]
     pub const fn counter(&self, name: &str) -> Counter {
         Counter::named(self.counters, name)
     }
 
-    /// Returns the rule that applies if the filter runs with these arguments in several worker
-    /// processes.
+    /// Returns the rule for running the filter, with these arguments, in several worker processes.
     #[must_use]
     pub fn worker_rule(&self, arguments: &Arguments) -> WorkerRule {
         (self.state.worker_rule)(arguments)

@@ -64,7 +64,7 @@ pub struct EditableBlock<'e> {
     /// Metadata of the block: time, session, origin and flags.
     pub context: BlockMetadata,
     backend: &'e mut (dyn EditBackend + 'e),
-    /// Length in bytes of the new block that replaces this one, or `None` if the block was not
+    /// Length in bytes of the new block that replaces the edited one. `None` if the block was not
     /// replaced.
     new_length: Option<usize>,
     lost: bool,
@@ -109,14 +109,14 @@ impl<'e> EditableBlock<'e> {
     }
 
     /// Returns the bytes in view for writing. Returns `None` after [`EditableBlock::replace`], and
-    /// for a gap, which has no bytes. If there is no memory for a copy, returns `None` and marks
-    /// the block as lost.
+    /// for a gap, which has no bytes. Also returns `None` if writing requires a copy and memory
+    /// runs out; the block is then marked as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
 
-    /// Returns part of the view for writing. If the block is large and has other readers, copies
-    /// only this part. Returns `None` in the same cases as [`EditableBlock::write`].
+    /// Returns part of the view for writing. If the block is large and has other readers, only this
+    /// part is copied. Returns `None` in the same cases as [`EditableBlock::write`].
     pub fn write_part(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -159,8 +159,8 @@ impl<'e> EditableBlock<'e> {
         self.marks.view += from;
     }
 
-    /// Returns the length in bytes of the new block that replaces this one, or `None` if the block
-    /// was not replaced.
+    /// Returns the length in bytes of the new block that replaces the edited one. Returns `None` if
+    /// the block was not replaced.
     #[must_use]
     pub const fn replacement_length(&self) -> Option<usize> {
         self.new_length

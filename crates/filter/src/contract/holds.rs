@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HeldList {
-    /// Index of the first block's slot, plus one; 0 if the list is empty. Zeroed memory is
-    /// therefore an empty list.
+    /// Index of the first block's slot plus 1, or 0 if the list is empty. A list in zeroed memory
+    /// is therefore empty.
     head: u32,
     tail: u32,
     len: u32,
@@ -34,8 +34,8 @@ impl HeldList {
     }
 }
 
-/// An event that affects a block in a Boolean section, but is not visible in the output of the
-/// operand. Each number is the ticket of a block ([`abi::Marks::ticket`]).
+/// An event in the life of a block in a Boolean section that the output of the operand does not
+/// show. Each number is the ticket of a block ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block with this ticket, or a part of it, was added to a list of held blocks.
@@ -44,8 +44,8 @@ pub enum Fate {
     Left(u32),
     /// The block with this ticket was dropped and counted under a reason.
     Dropped(u32),
-    /// The block with the first ticket was merged into the block with the second ticket, which
-    /// replaces it.
+    /// The block with the first ticket was merged into the block with the second ticket, so only
+    /// the second block remains.
     Joined(u32, u32),
 }
 
@@ -66,7 +66,8 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// Fates recorded since the last [`Holds::take_fates`], or `None` if no section tracks blocks.
+    /// Events of tracked blocks since the last [`Holds::take_fates`]. `None` if no section tracks
+    /// blocks.
     fates: Option<Vec<Fate>>,
 }
 
@@ -77,8 +78,8 @@ impl Holds {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
-    /// Enables or disables the recording of fates. The engine enables it if the filter is an
-    /// operand of a section, or is itself a section whose operands may hold blocks.
+    /// Enables or disables the recording of [`Fate`]s. The engine enables it for an operand of a
+    /// section, and for a section whose operands may hold blocks.
     pub fn set_fate_tracking(&mut self, enabled: bool) {
         match enabled {
             true => drop(self.fates.get_or_insert_default()),
@@ -118,7 +119,8 @@ impl Holds {
         self.bytes
     }
 
-    /// Returns true if the limits permit one more block of this size.
+    /// Returns true if the limits permit the filter to hold one more block with `bytes` bytes in
+    /// view.
     #[must_use]
     pub fn has_room(&self, bytes: u32) -> bool {
         self.len() < self.blocks_max as usize && self.bytes + u64::from(bytes) <= self.bytes_max
@@ -199,7 +201,8 @@ impl Holds {
         Some(self.free_slot(list, number, slot))
     }
 
-    /// Frees the slot of a block that was removed from `list`, and returns the block.
+    /// Frees the slot of a block that was removed from `list`. Returns the key, the entry and the
+    /// pin of the block.
     fn free_slot(&mut self, list: &mut HeldList, number: u32, slot: Slot) -> (u32, Entry, PinId) {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);

@@ -8,7 +8,7 @@ use crate::endpoint::Attach;
 use ebpf::emit::{self, Answer, EmitFn, Layers, ReturnConversion, Scope, Target, UnfitReason};
 use ebpf::{FilterSpan, Hook, Program};
 
-/// The twin of a sink that only counts. It passes all blocks with their class.
+/// The twin of a sink that only counts blocks. The twin passes all blocks with their class.
 pub const PASS_THROUGH_TWIN: EmitFn<Arguments> = pass_through;
 
 fn pass_through<'s>(
@@ -20,9 +20,10 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the target of a program for this attach point: a cgroup program for the sockets of the
-/// request's user, an XDP program if frames are redirected, and otherwise a tc program. `hardened`
-/// restricts the program to instructions that are allowed without CAP_PERFMON.
+/// Returns the target for a program that runs at this attach point: a cgroup program for the
+/// sockets of the request's user, an XDP program if frames are redirected, and otherwise a tc
+/// program. If `hardened` is true, the program uses only instructions that are allowed without
+/// CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {

@@ -27,28 +27,29 @@ pub struct SessionNumbers {
     last: u32,
 }
 
-/// First number of the ranges for filters added at run time.
+/// Lowest session number in the ranges of filters that are added at run time.
 const ADDED_NUMBERS_START: u32 = 1 << 31;
-/// Number of session numbers in the range of a filter added at run time. A filter has fewer
+/// Number of session numbers in the range of a filter added at run time. No filter has as many
 /// sessions at the same time.
 const NUMBERS_PER_ADDED_FILTER: u32 = 1 << 25;
 
 impl SessionNumbers {
     /// All session numbers. Used if a request has a single filter that assigns session numbers.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
-    /// Number of filters that can be added at run time before ranges are reused.
+    /// Number of filters that can be added at run time before the ranges of earlier ones are used
+    /// again.
     pub const ADDED_FILTERS_MAX: u32 =
         (u32::MAX - ADDED_NUMBERS_START) / NUMBERS_PER_ADDED_FILTER + 1;
 
-    /// Returns the session numbers of the initial filter with index `number` in a path with `of`
-    /// initial filters.
+    /// Returns the session numbers of a filter that belongs to the path from the start. `number` is
+    /// the index of the filter among all `of` filters of this kind.
     #[must_use]
     pub const fn for_initial_filter(number: u32, of: u32) -> Self {
         Self { first: 1, step: 1, last: ADDED_NUMBERS_START - 1 }.split(number, of)
     }
 
-    /// Returns the session numbers of the filter with index `range` among those added at run time.
-    /// Ranges repeat after [`Self::ADDED_FILTERS_MAX`] filters.
+    /// Returns the session numbers of a filter added at run time. `range` is the index of the
+    /// filter among those added. Ranges repeat after [`Self::ADDED_FILTERS_MAX`] filters.
     #[must_use]
     pub const fn for_added_filter(range: u32) -> Self {
         let first =
@@ -56,8 +57,9 @@ impl SessionNumbers {
         Self { first, step: 1, last: first + (NUMBERS_PER_ADDED_FILTER - 1) }
     }
 
-    /// Returns the share of these session numbers for one of `of` replicas or processes: every
-    /// `of`-th number, beginning with the number at index `number`.
+    /// Returns one share of these session numbers, for a replica or a process. `of` is the number
+    /// of shares, and `number` the index of this one. The share contains every `of`-th number,
+    /// beginning with the number at index `number`.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };

@@ -25,10 +25,10 @@ pub enum ParameterType {
     /// A duration, written as `250ns`, `10us`, `1ms`, `2s`, `5m` or `1h`. A number without a unit
     /// is in seconds. The parsed value is in nanoseconds.
     Duration,
-    /// A speed factor such as `2` or `0.5`, above 0 and with at most six decimals. The parsed value
-    /// is in millionths.
+    /// A speed factor such as `2` or `0.5`: a number above 0 with at most six decimals. The parsed
+    /// value is in millionths.
     Factor {
-        /// A keyword that is allowed in place of a number. The value is then this keyword, as text.
+        /// A keyword that may be given instead of a number. The value is then the keyword, as text.
         or: &'static str,
     },
     /// `yes` or `no`.
@@ -154,7 +154,7 @@ impl Parameter {
     }
 
     /// Permits changes to the value while the filter runs. No other part of the plan may depend on
-    /// such a value.
+    /// the value of such a parameter.
     #[must_use]
     pub const fn make_writable(self) -> Self {
         Self { writable: true, ..self }

@@ -79,8 +79,7 @@ pub struct Field<S> {
 }
 
 impl<S> Field<S> {
-    /// Creates a field with one value. The accessor `of` returns this value; its second argument is
-    /// always 0.
+    /// Creates a field with one value, which `of` returns. The second argument of `of` is always 0.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -91,8 +90,8 @@ impl<S> Field<S> {
         Self::array(name, unit, 1, help, of)
     }
 
-    /// Creates a field with `value_count` values. The accessor `of` returns the value whose index
-    /// is its second argument.
+    /// Creates a field with `value_count` values. `of` returns the value whose index is given as
+    /// its second argument.
     #[must_use]
     pub const fn array(
         name: &'static str,
@@ -108,12 +107,12 @@ impl<S> Field<S> {
 /// Selects the sessions that a filter publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedSessions {
-    /// Only the private session, as a single row.
+    /// Only the private session of the filter, published as a single row.
     Private,
     /// All sessions except the private one, which contains internal data such as seeds.
     Sessions,
 }
 
-/// Callback for a changed row. The callback receives the index of the row, and its numbers or, if
-/// the session has ended, `None`.
+/// Callback that receives a changed row of published state: the index of the row, and the numbers
+/// in the row. The numbers are `None` if the session of the row has ended.
 pub type RowCallback<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

@@ -20,7 +20,7 @@ pub struct DeliveredItems {
     pub count: u64,
     /// Singular noun for an item, such as `packet`.
     pub unit: String,
-    /// The action and its target, such as `written to x.pcap`.
+    /// The action and its target, as printed after the count, such as `written to x.pcap`.
     pub done: String,
 }
 
@@ -32,7 +32,7 @@ impl Report {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds these names and values as rows. Omits values of 0.
+    /// Adds these names and values as rows to the report. Omits values of 0.
     #[must_use]
     pub fn with_nonzero_rows(
         mut self,

@@ -42,8 +42,8 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block immediately and change at most its
-    /// class.
+    /// Returns true if filters of this kind pass every block at once, and change at most the class
+    /// of a block.
     #[must_use]
     pub const fn only_sets_class(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
@@ -129,8 +129,8 @@ impl Forms {
     pub const FRAMED: Self =
         Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]).inside_frames();
 
-    /// Flag of a set that [`Forms::inside_frames`] has restricted. The lower bits stand for the
-    /// forms.
+    /// Flag of a set of forms that [`Forms::inside_frames`] has restricted. The lower bits stand
+    /// for the forms.
     const INSIDE_FRAMES: u8 = 1 << 7;
 
     /// Creates the set of these forms.

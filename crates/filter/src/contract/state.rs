@@ -47,11 +47,11 @@ pub const PRIVATE_SESSION_KEY: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     states: Vec<S>,
-    /// The keys of the sessions, by index. Keys, flags and states are stored in separate vectors,
-    /// so that the states stay aligned to cache lines.
+    /// The key of each session, by the session's index. Keys, flags and states are stored in
+    /// separate vectors, so that the states stay aligned to cache lines.
     keys: Vec<u64>,
-    /// The flags of the sessions, by index: combinations of [`USED`] and [`CHANGED`]. When a
-    /// session moves to another space, its flags do not move with it.
+    /// The flags of each session, by the session's index: a combination of [`USED`] and
+    /// [`CHANGED`]. The flags of a session do not move with it to another space.
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
@@ -75,23 +75,23 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Cache entry: the key and index of a recently used session. An empty entry contains a key that
-/// belongs in another entry, so that no lookup matches it.
+/// Entry of a cache that finds recently used sessions: the key and the index of a session. An empty
+/// entry contains a key that belongs in another entry, so that no lookup finds it.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
     number: u32,
 }
 
-/// Flag of a session that was used after its creation and since [`Sessions::evict`] last visited
-/// it.
+/// Flag of a session that was used after its creation, and after the last visit of
+/// [`Sessions::evict`].
 const USED: u8 = 1;
-/// Flag of a session that was used, created or ended since it was last published
-/// ([`FilterState::publish`]). It is set together with [`USED`], so that lookups do not become
-/// slower.
+/// Flag of a session that may have changed since it was last published ([`FilterState::publish`]):
+/// it was used, created or ended. Set together with [`USED`], at no extra cost.
 const CHANGED: u8 = 1 << 1;
 
-/// Number of cache entries. Enough for the sessions of a few batches.
+/// Number of entries in the cache of recently used sessions, enough for the sessions of a few
+/// batches.
 const RECENT_KEY_COUNT: usize = 256;
 /// Size of a cache line in bytes.
 const CACHE_LINE_BYTES: usize = 64;
@@ -161,9 +161,9 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number as usize).map(std::mem::take)
     }
 
-    /// Removes a session that has not been used recently (CLOCK algorithm, "second chance"), and
-    /// returns its key and state. A session that was not used after its creation is evicted before
-    /// active ones. The private session is never evicted. Returns `None` if there is no other
+    /// Removes a session that has not been used recently, and returns its key and state. Selects it
+    /// by the CLOCK algorithm ("second chance"), which prefers sessions that were not used after
+    /// their creation. Never removes the private session. Returns `None` if there is no other
     /// session.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
@@ -182,8 +182,8 @@ impl<S: Session> Sessions<S> {
         None
     }
 
-    /// Makes room for the session with this key. If there is no such session yet, and there are at
-    /// least `most` sessions, evicts a session and returns its state. Otherwise returns `None`.
+    /// Makes room for the session with this key. If the table lacks this session and contains
+    /// `most` or more others, evicts one of them and returns its state. Otherwise returns `None`.
     pub fn make_room(&mut self, key: u64, most: usize) -> Option<S> {
         let full = self.len() >= most && !self.index.contains_key(&key);
         if full { self.evict().map(|(_, session)| session) } else { None }
@@ -301,8 +301,8 @@ pub trait FilterState {
     /// Returns the number that identifies the session with this key in block metadata.
     fn session_number(&self, key: u64) -> u64;
     /// Calls `to` for each session that `whose` selects and that may have changed since the last
-    /// call, or for all selected sessions if `again` is true. The callback receives the row index,
-    /// which is constant for the life of the session, and the numbers in the order of the columns
+    /// call, or for all selected sessions if `again` is true. `to` receives the row index, constant
+    /// during the session, and the numbers in the order of the columns
     /// ([`Description::published_state`](super::Description::published_state)), or `None` if the
     /// session has ended. The private session has row index 0.
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>);

@@ -23,17 +23,17 @@ pub enum StateScope {
 /// single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// The scope of the state ([`StateScope`]) decides. The results are equal unless the state
-    /// covers all blocks.
+    /// Rule that follows from the scope of the state ([`StateScope`]): the results are equal unless
+    /// the state covers all blocks.
     ByScope,
-    /// The results are equal: the state covers all blocks, but is used only in the report, and the
+    /// The results are equal. The state covers all blocks, but only the report uses it, and the
     /// reports of the processes are summed.
     Summed,
     /// The results are equal, but each process writes to its own directory, next to the directory
     /// that the parameter with this name specifies.
     Directory(&'static str),
-    /// The results differ from the result of a single process. The first field is the reason, the
-    /// second a suggestion for the user.
+    /// The results differ from the result of a single process. The first text is the reason, the
+    /// second one a suggestion for the user.
     Differs(&'static str, &'static str),
 }
 
@@ -43,7 +43,8 @@ impl WorkerRule {
         "leave `--engines` out; `--parallel=N` replicates the filters that cost most";
 }
 
-/// Facts about the state of a filter between blocks: scope, size, published columns.
+/// Facts about the state that a filter keeps between blocks: its scope, its size, the published
+/// columns.
 #[derive(Clone, Copy, Debug)]
 pub struct StateFacts {
     /// Scope of the filter's state. For blocks without a session, `scope_without_session` applies
@@ -56,7 +57,8 @@ pub struct StateFacts {
     /// [`Description::published_state`](super::Description::published_state), which adds the
     /// session number.
     pub published_columns: Option<fn() -> Vec<Column>>,
-    /// Returns the rule for several worker processes with these arguments.
+    /// Function that returns the rule for running the filter, with the given arguments, in several
+    /// worker processes.
     pub worker_rule: fn(&Arguments) -> WorkerRule,
     /// Key by which the filter assigns blocks to sessions, or `None` if it does not assign
     /// sessions.
@@ -65,9 +67,9 @@ pub struct StateFacts {
     pub writes_session_numbers: bool,
     /// Maximum number of blocks held at a time, in all sessions together.
     pub held_max: u32,
-    /// Function that returns the initial state of the twin when the running filter moves into the
-    /// kernel. It receives the arguments and the time on the kernel's clock in ns. `None` if the
-    /// filter cannot move into the kernel while it runs.
+    /// Function that returns the state with which the twin starts when the running filter moves
+    /// into the kernel. Its arguments are those of the filter, and the time on the kernel's clock
+    /// in ns. `None` if the running filter cannot move into the kernel.
     pub twin_start_state: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
 
@@ -124,16 +126,17 @@ impl StateFacts {
         Self { session_key: Some(key), writes_session_numbers: true, ..self }
     }
 
-    /// Sets the function that returns the initial state of the twin when the running filter moves
-    /// into the kernel. The filter may process its last blocks in user space after the twin has
-    /// processed its first ones, so the initial state must be correct for any state of the filter
-    /// in user space.
+    /// Sets the function that returns the state with which the twin starts when the running filter
+    /// moves into the kernel. The filter may still process blocks in user space while the twin
+    /// processes its first ones. The initial state must therefore be correct for any state of the
+    /// filter in user space.
     #[must_use]
     pub const fn with_kernel_start_state(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { twin_start_state: Some(start), ..self }
     }
 
-    /// Sets the rule for several worker processes.
+    /// Sets the function that returns the rule for several worker processes
+    /// ([`Self::worker_rule`]).
     #[must_use]
     pub const fn with_worker_rule(self, rule: fn(&Arguments) -> WorkerRule) -> Self {
         Self { worker_rule: rule, ..self }

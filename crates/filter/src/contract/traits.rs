@@ -38,8 +38,8 @@ pub trait Statistics: Send {
 
 /// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True if the marks that the filter sets must be stored for later filters. Filters that parse
-    /// no headers set this to false, which saves one write per block.
+    /// True if the space must store the marks that the filter sets, for later filters. Filters that
+    /// parse no headers set this to false, which saves one write per block.
     const SETS_MARKS: bool = true;
 
     /// Returns the class of this block, or the result of [`ClassifyContext::answer_absent`] if the
@@ -151,32 +151,32 @@ impl std::fmt::Debug for Filter {
 }
 
 impl Filter {
-    /// Wraps a statistics filter.
+    /// Creates a [`Filter`] from a filter that only counts blocks.
     pub fn statistics(f: impl Statistics + 'static) -> Self {
         Self::Statistics(Box::new(f))
     }
 
-    /// Wraps a classifier, which is then called for each live lane.
+    /// Creates a [`Filter`] from a classifier, which is called for each live lane.
     pub fn classify(f: impl Classify + 'static) -> Self {
         Self::Lanes(Box::new(PerLaneAdapter(f)))
     }
 
-    /// Wraps an editing filter, which is then called for each live lane.
+    /// Creates a [`Filter`] from an editing filter, which is called for each live lane.
     pub fn edit(f: impl Edit + 'static) -> Self {
         Self::Edit(Box::new(f))
     }
 
-    /// Wraps a filter that processes batches.
+    /// Creates a [`Filter`] from a filter that processes batches and keeps each block in its lane.
     pub fn lanes(f: impl LaneFilter + 'static) -> Self {
         Self::Lanes(Box::new(f))
     }
 
-    /// Wraps a stream filter, which is then called for each live lane.
+    /// Creates a [`Filter`] from a stream filter, which is called for each live lane.
     pub fn stream(f: impl Stream + 'static) -> Self {
         Self::Stream(Box::new(PerBlockAdapter(f)))
     }
 
-    /// Wraps a filter that processes batches and may hold blocks.
+    /// Creates a [`Filter`] from a filter that processes batches and may hold blocks.
     pub fn holding(f: impl HoldingLanes + 'static) -> Self {
         Self::Stream(Box::new(f))
     }

@@ -14,7 +14,7 @@ use crate::contract::Arguments;
 /// none.
 type AttachPointFunction = fn(&Arguments) -> Result<Attach, String>;
 
-/// The use of standard output by a sink.
+/// The way in which a sink uses standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StandardOutput {
     /// The sink does not write to standard output.
@@ -28,14 +28,15 @@ pub enum StandardOutput {
 /// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
-    /// Function that returns the attach point of a kernel program that can replace the source, or
-    /// fails with the reason if there is none. `None` if the source always reads in a process.
+    /// Function that returns the attach point of a kernel program that can replace the source.
+    /// Fails with the reason if there is no such program. `None` if the source always runs in a
+    /// process.
     pub attach_point: Option<AttachPointFunction>,
     /// Function that returns the interface to which a sink sends frames, so that a kernel program
     /// can send them in place of the sink. `None` for sinks that send no frames.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
-    /// True if a source can move the test of the filter that follows it into its socket filter, so
-    /// that rejected frames never reach the process
+    /// True if the socket filter of a source can do the work of the filter after the source, so
+    /// that frames that the filter rejects never reach the process
     /// ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
     /// Function that returns the file or traffic that a source observes, so that `++` can remove
@@ -43,8 +44,8 @@ pub struct EndpointFacts {
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files, which by default runs in its own space (CONTRACT 27).
     pub writes_files: bool,
-    /// Function that returns true if a sink that writes files only appends to an open file, and may
-    /// therefore run in the thread that reads a kernel ring. `None` if the sink must never run
+    /// Function that returns true if a sink that writes files only appends to an open file. Such a
+    /// sink may run in the thread that reads a kernel ring. `None` if the sink must never run
     /// there.
     pub only_appends: Option<fn(&Arguments) -> bool>,
     /// Function that returns how a sink with these arguments uses standard output. `None` if the
@@ -68,7 +69,8 @@ impl EndpointFacts {
     };
 }
 
-/// The attach point of a kernel program that observes or redirects the frames of a source.
+/// The attach point of a kernel program that takes the place of a source: the program observes or
+/// redirects the source's frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
     /// Interface name; empty if the program does not attach to an interface.
@@ -77,13 +79,13 @@ pub struct Attach {
     pub netns: Option<String>,
     /// Direction of the frames, relative to the host.
     pub side: Side,
-    /// True if accepted frames are redirected and do not reach the host's network stack (CONTRACT
-    /// 2). Otherwise the program observes frames, and drops at most those that
-    /// [`Self::only_matching_flows`] withholds.
+    /// True if the program redirects the frames that it accepts, so that they do not reach the
+    /// host's network stack (CONTRACT 2). Otherwise the program only observes frames, except that
+    /// it may withhold those of [`Self::only_matching_flows`] from the host.
     pub redirects: bool,
-    /// True if only frames that match the source's expression are withheld from the host. If
-    /// `redirects` is true, these frames are redirected. Otherwise they are copied and the
-    /// originals are dropped.
+    /// True if the program withholds from the host the frames that match the source's expression,
+    /// and only these. If `redirects` is true, these frames are redirected. Otherwise the program
+    /// copies them and drops the originals.
     pub only_matching_flows: bool,
     /// True if the program attaches to the sockets of the request's user, in both directions,
     /// instead of an interface (CONTRACT 22). Packets then begin at the network header.

@@ -22,15 +22,15 @@ pub enum ObservedSource {
     },
 }
 
-/// Tells which blocks two sources have in common.
+/// The blocks that two sources have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceOverlap {
-    /// The sources have no blocks in common.
+    /// No block is emitted by both sources.
     Nothing,
-    /// The sources have the packets on the loopback interface in common. One source observes each
-    /// packet as sent, the other as received.
+    /// The packets on the loopback interface. One source observes each packet as sent, the other as
+    /// received.
     Loopback,
-    /// The sources may have any block in common.
+    /// Any block may be emitted by both sources.
     Blocks,
 }
 

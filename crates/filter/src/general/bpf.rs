@@ -26,9 +26,9 @@ use ebpf::emit::{Answer, Exit, Layers, Scope, UnfitReason};
 use names::{RecordedNameResolver, record_names};
 use validate::{compiled_programs, match_warning, remark};
 
-/// Compiles an expression as libpcap does for a live capture of Ethernet frames: the program
-/// expects the outermost VLAN tag in the skb. Returns `None` if the built-in compiler cannot
-/// compile it.
+/// Compiles an expression in the same way as libpcap does for a live capture of Ethernet frames:
+/// the program reads the outermost VLAN tag from the metadata of the skb. Returns `None` if the
+/// built-in compiler rejects the expression.
 #[must_use]
 pub fn compile_for_live_capture(
     expression: &str,
@@ -91,8 +91,8 @@ type can match, or the block is no frame).",
 const NO_MATCH: Reason = BPF.reason("no match");
 const UNSUPPORTED_LINK_TYPE: Reason = BPF.reason("link type");
 
-/// Maximum number of link types per expression. No machine has that many. Without the limit, a
-/// capture that declares more would cause unbounded compilation.
+/// Maximum number of link types for which one expression is compiled. No machine has interfaces of
+/// more types. The limit bounds the work for a capture file that declares more.
 const LINKS_MAX: usize = 64;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -126,8 +126,8 @@ impl Classify for Matcher {
     }
 }
 
-/// Packet metadata that expressions can test: none, since VLAN tags are stored in the frame
-/// (CONTRACT 3).
+/// Packet metadata of the socket buffer, which the compiled programs may test. Empty, since VLAN
+/// tags are stored in the frame (CONTRACT 3).
 const METADATA: ClassicMetadata = ClassicMetadata::EMPTY;
 
 impl Matcher {
@@ -143,16 +143,16 @@ impl Matcher {
         block.marks.is_frame() && self.verdict(block) == Some(true)
     }
 
-    /// Returns true if the expression accepts the block's frame and false if it rejects the frame,
-    /// or `None` if there is no program for the link type of the frame.
+    /// Tests the block's frame. Returns true if the expression accepts the frame and false if it
+    /// rejects the frame. Returns `None` if there is no program for the link type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
         let program = self.program_for_link_type(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
     }
 
-    /// Returns true if the expression accepts a frame of this link type and false if it rejects the
-    /// frame, or `None` if there is no program for the link type.
+    /// Tests a frame of this link type. Returns true if the expression accepts the frame and false
+    /// if it rejects the frame. Returns `None` if there is no program for the link type.
     fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
         let program = self.program_for_link_type(link.0)?;
         Some(program.run(frame, length, &METADATA) != 0)
@@ -175,8 +175,8 @@ impl Matcher {
     }
 }
 
-/// Emits the twin: the expression, compiled for Ethernet frames or, at a hook without link headers,
-/// for IP packets.
+/// Emits the twin of `bpf`, which tests the expression. The expression is compiled for Ethernet
+/// frames or, at a hook without link headers, for IP packets.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -57,7 +57,7 @@ const TOO_FAST: Reason = RATELIMIT.reason("too fast");
 /// Largest difference between timestamps, in ns, that is treated as reordering rather than a clock
 /// step.
 const CLOCK_STEP_NS_MAX: u64 = 1_000_000_000;
-/// Maximum period in ns, one day, so that sums never overflow.
+/// Maximum period in ns: one day, so that sums of times never overflow.
 const PERIOD_NS_MAX: u64 = 86_400_000_000_000;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -65,9 +65,9 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(RateLimit { rate, due_times: Sessions::default() }))
 }
 
-/// Returns an initial state for the twin without any allowance for early blocks. With this state,
-/// filter and twin together exceed the rate by at most one block, regardless of how many blocks the
-/// filter has passed until `now`.
+/// Returns an initial state for the twin that permits no early block. With this state, the filter
+/// and the twin together exceed the rate by at most one block, no matter how many blocks the filter
+/// has passed until `now`.
 fn exhausted_allowance_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     DueTime { next: now.saturating_add(allowance) }.as_bytes().to_vec()
@@ -78,7 +78,7 @@ fn exhausted_allowance_state(arguments: &Arguments, now: Time) -> Vec<u8> {
 struct RateParameters {
     /// Interval between blocks at an even rate, in ns.
     interval: u64,
-    /// Maximum time by which a block may arrive early, in ns.
+    /// Maximum time in ns by which a block may precede its due time.
     allowance: u64,
 }
 
@@ -96,11 +96,10 @@ impl RateParameters {
         Ok(Self { interval: step, allowance: step.saturating_mul(number("burst").max(1) - 1) })
     }
 
-    /// Returns the arrival time of a block with timestamp `stamp`, where `due` is the next due time
-    /// and `now` is the time on the path's clock. The result is the timestamp, but at most `now`.
-    /// It is `now` if the timestamp is missing, or if `due` is so far ahead of the timestamp that
-    /// the wall clock must have been set back: by more than `interval`, `allowance` and
-    /// [`CLOCK_STEP_NS_MAX`] together.
+    /// Returns the time that counts as the arrival time of a block: its timestamp `stamp`, but at
+    /// most `now`, the time on the path's clock. Returns `now` if the timestamp is missing, or if
+    /// the wall clock must have been set back. The clock was set back if `due`, the next due time,
+    /// is ahead of `stamp` by more than `interval`, `allowance` and [`CLOCK_STEP_NS_MAX`] together.
     fn arrival_time(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_NS_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
@@ -154,8 +153,8 @@ impl Classify for RateLimit {
     }
 }
 
-/// Maximum number of times that the twin attempts a compare-and-exchange. If all attempts fail, the
-/// twin leaves the block to the user implementation.
+/// Maximum number of times that the twin tries to replace the due time by a compare-and-exchange.
+/// If all attempts fail, the twin leaves the block to the user implementation.
 const ATTEMPTS_MAX: usize = 4;
 
 fn emit_twin<'s>(

@@ -88,7 +88,7 @@ impl Classify for Sample {
     }
 }
 
-/// Emits the twin, which counts blocks in one counter for all CPUs.
+/// Emits the twin of `sample`, which counts blocks in one counter for all CPUs.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

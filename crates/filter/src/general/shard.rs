@@ -98,7 +98,7 @@ impl Classify for ShareSelection {
     }
 }
 
-/// Emits the twin, which computes the share from the same hash as the filter.
+/// Emits the twin of `shard`, which computes the share of a flow from the same hash as the filter.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::testing::{Frame, Node, answer_frames};
 
-    /// Returns, for each frame, the numbers of the shares that pass it.
+    /// Returns, for each frame, the numbers of those shares of the flows that include the frame.
     fn passing_shares(of: usize, by: &str, frames: &[Frame]) -> Vec<Vec<usize>> {
         let mut found = vec![Vec::new(); frames.len()];
         for number in 1..=of {

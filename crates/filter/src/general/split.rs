@@ -115,7 +115,7 @@ fn make_split(arguments: &Arguments, by_flow: bool) -> Filter {
     Filter::classify(Split { ways, by_flow, counter })
 }
 
-/// Returns the class, from 1 to `ways`, that corresponds to a hash or block number.
+/// Returns the class for a hash or block number: the remainder modulo `ways`, plus 1.
 fn class_of_number(number: u64, ways: u64) -> Class {
     Class((number % ways) as u32 + 1)
 }
@@ -158,7 +158,7 @@ impl Classify for Split {
     }
 }
 
-/// Emits the twin of `split`, which splits by flow or by block, as the arguments request.
+/// Emits the twin of `split`, which splits by flow or by block, depending on the arguments.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -108,7 +108,7 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     }
 }
 
-/// Emits the twin, which reads Ethernet headers only.
+/// Emits the twin of `eth`, which reads Ethernet headers only.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

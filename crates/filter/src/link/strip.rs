@@ -148,7 +148,8 @@ fn strip_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-/// Total length in bytes of the link addresses, the tag, and the EtherType after the tag.
+/// Length in bytes of an Ethernet header with a VLAN tag: the link addresses, the tag, and the
+/// EtherType after the tag.
 const TAGGED_HEADER_SIZE: usize = ethernet::HEADER_LENGTH + vlan::TAG_LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
@@ -181,8 +182,8 @@ fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     batch.set_block(l, stripped);
 }
 
-/// Emits the twin, which removes a link header, leading bytes or a VLAN tag, as the arguments
-/// request.
+/// Emits the twin of `strip`, which removes a link header, leading bytes or a VLAN tag, depending
+/// on the arguments.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -61,7 +61,7 @@ fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     Some((tag, at + vlan::TAG_LENGTH as u32))
 }
 
-/// Emits the twin, which also reads a tag that the kernel stores outside the frame.
+/// Emits the twin of `vlan`, which also reads a tag that the kernel stores outside the frame.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

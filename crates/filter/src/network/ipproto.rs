@@ -49,7 +49,7 @@ impl Classify for Ipproto {
     }
 }
 
-/// Emits the twin, which returns the protocol number as the filter does.
+/// Emits the twin of `ipproto`, which returns the protocol number as the class.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -74,7 +74,7 @@ impl Statistics for Count {
     }
 }
 
-/// Emits the twin. It counts no messages, since frames contain no descriptions.
+/// Emits the twin of `count`. The twin counts no messages, since frames contain no descriptions.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -94,8 +94,8 @@ mod tests {
     use crate::testing::{Frame, report_rows};
     use abi::{DbufId, Extent};
 
-    /// Returns the rows of the report about blocks with these views and marks. All blocks have the
-    /// flags first and last.
+    /// Returns the rows of the report on blocks with these views and marks. All blocks have the
+    /// flags for the start and the end of a text.
     fn count_report_rows<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
         let (pointers, marks) = (blocks.map(|block| block.0), blocks.map(|block| block.1));
         let flags = BlockFlags::FIRST.with(BlockFlags::LAST);

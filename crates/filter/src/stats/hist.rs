@@ -188,8 +188,8 @@ fn format_time(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Emits the twin. Intervals are measured with the kernel's clock, which the twin reads when it
-/// processes a block, and not from block timestamps.
+/// Emits the twin of `hist`. The twin measures intervals with the kernel's clock, which it reads
+/// when it processes a block, and not from block timestamps.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -210,9 +210,9 @@ fn emit_twin<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Emits the code that records an arrival. The code exchanges the time of the last arrival and then
-/// increments the number of arrivals. If another CPU records an arrival between these two steps,
-/// the recorded interval is wrong.
+/// Emits the code that records the arrival of a block. The code exchanges the time of the last
+/// arrival and then increments the number of arrivals. If another CPU records an arrival between
+/// these two steps, the recorded interval is wrong.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
     let now = s.now();
     let last = s.exchange(histogram, LAST_ARRIVAL_OFFSET, now);

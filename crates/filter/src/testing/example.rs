@@ -16,7 +16,7 @@ pub fn example_words(description: &Description) -> Vec<String> {
     own.into_iter().skip(1).collect()
 }
 
-/// Returns the argument lists with which the twin tests run a twin.
+/// Returns the lists of arguments with which the twin of a filter is tested.
 pub(super) fn twin_argument_lists(description: &Description) -> Vec<Vec<String>> {
     match description.twin_test_arguments {
         [] => vec![example_words(description)],

@@ -4,7 +4,7 @@ use super::{Answer, Arena, Node, Space};
 use crate::contract::{Batch, Columns};
 use abi::{BlockFlags, BlockMetadata, Entry, Marks, RichPointer};
 
-/// A fragment of a text: a message, or one direction of a connection.
+/// A fragment of a text. A text is a message, or one direction of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fragment {
     /// Session number of the fragment's blocks.

@@ -1,6 +1,6 @@
-//! Test support for twins. It emits one program for every chain of twins that the forms allow. It
-//! also runs the user implementations of a chain as the reference for the interpreter and the
-//! kernel.
+//! Test support for twins. It emits a program for each possible chain of twins, in which each
+//! filter accepts the form that the previous one emits. It also runs the user implementations of a
+//! chain, as the reference for the interpreter and the kernel.
 
 use super::example::twin_argument_lists;
 use super::{Arena, ETHERNET, Frame, Node, Space, parse_arguments};
@@ -103,7 +103,8 @@ pub fn long_twin_chains() -> Vec<TwinChain> {
     groups.into_iter().map(long).collect()
 }
 
-/// Returns true if a filter in the chain edits frames. Some hooks do not allow such a chain.
+/// Returns true if a filter in the chain edits frames. Some hooks do not allow programs for such a
+/// chain.
 #[must_use]
 pub fn edits_frames(chain: &[TwinCase]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
@@ -132,8 +133,8 @@ pub fn request_text(chain: &[TwinCase]) -> String {
     chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
-/// Emits the chain as one program that returns the class. The filter at index n of the chain has
-/// index n in the program too.
+/// Emits the chain as one program, which returns the class. A filter has the same index in the
+/// program as in the chain.
 pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Program, UnfitReason> {
     emit::program(target.into().redirecting(), ReturnConversion::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
@@ -150,9 +151,9 @@ pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Pro
     })
 }
 
-/// The reference for twins, which runs the user implementations of a chain. It presents each frame
-/// in the form in which the program's hook receives it, and returns its counts in the order of the
-/// program's counters.
+/// The reference for a program of twins: the user implementations of the same chain. It presents
+/// each frame in the form in which the program's hook receives it, and returns its counts in the
+/// order of the program's counters.
 #[derive(Debug)]
 pub struct ReferenceChain<'p> {
     nodes: Vec<Node>,

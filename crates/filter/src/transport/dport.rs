@@ -54,7 +54,7 @@ impl<const SOURCE: bool> Classify for PortClassifier<SOURCE> {
     }
 }
 
-/// Emits the twin, which returns the destination port.
+/// Emits the twin of `dport`, which returns the destination port as the class.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -29,16 +29,16 @@ pub(crate) struct FlowTable<R> {
     flows_max: usize,
     /// Session numbers that the table assigns to flows.
     numbers: SessionNumbers,
-    /// Session numbers in use that are greater than the number assigned last, in descending order.
-    /// Maintained once all numbers of the range have been assigned. `None` before that, and if the
-    /// list must be rebuilt.
+    /// Session numbers that flows use and that are greater than the number assigned last, in
+    /// descending order. `None` until all numbers of the range have been assigned, and while the
+    /// list is outdated.
     used_numbers: Option<Vec<u32>>,
-    /// Session numbers of the range whose flows were moved to another table, where these flows may
-    /// still exist. At most [`MOVED_NUMBERS_MAX`].
+    /// Session numbers of this range that may still belong to flows in another table, to which the
+    /// flows were moved. At most [`MOVED_NUMBERS_MAX`].
     away: BTreeSet<u32>,
 }
 
-/// Maximum number of moved flows whose session numbers are not reused.
+/// Maximum number of session numbers that stay reserved for flows that were moved to another table.
 const MOVED_NUMBERS_MAX: usize = 1 << 20;
 
 /// The record of a flow: plain data of the filter, which contains a [`FlowIdentity`].
@@ -53,14 +53,15 @@ pub(crate) trait FlowRecord: Session {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct FlowIdentity {
-    /// In the private record, the hash seed of the table. In all other records, free for use by the
+    /// The hash seed of the table in the private record. In all other records, free for use by the
     /// filter.
     pub(crate) word: u64,
-    /// Session number of the flow. In the private record, the session number assigned last.
+    /// Session number of the flow. In the private record, the session number that was assigned
+    /// last.
     pub(crate) session: u32,
     /// Nonzero if the forward direction is from the greater address and port to the lesser.
     pub(crate) is_forward_down: u8,
-    /// In the private record, [`NUMBERS_REUSED`] or 0. In all other records, free for use by the
+    /// [`NUMBERS_REUSED`] or 0 in the private record. In all other records, free for use by the
     /// filter.
     pub(crate) flags: u8,
     /// Free for use by the filter; `tcp` stores the server's port.
@@ -165,8 +166,8 @@ impl<R: FlowRecord> FlowTable<R> {
         Self { table, flows_max, numbers, used_numbers: None, away: BTreeSet::new() }
     }
 
-    /// Returns the maximum number of session numbers that stay reserved for flows that have moved
-    /// to another table. The remaining numbers suffice for the flows of this table.
+    /// Returns the maximum number of session numbers that this table reserves for flows that were
+    /// moved to another table, so that enough numbers remain for the flows of this table.
     fn moved_flows_max(&self) -> usize {
         (self.numbers.count() as usize).saturating_sub(self.flows_max).min(MOVED_NUMBERS_MAX)
     }
@@ -235,8 +236,8 @@ impl<R: FlowRecord> FlowTable<R> {
         }
     }
 
-    /// Returns the next session number to reuse. `next` is the number after the last assigned one,
-    /// or `None` if the last assigned one was the highest of the range.
+    /// Returns the next session number to reuse. `next` is the number after the one assigned last,
+    /// or `None` if that one was the highest of the range.
     #[cold]
     fn next_reused_session_number(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
@@ -326,9 +327,9 @@ impl FlowTable<FlowIdentity> {
     }
 }
 
-/// Hashes an IPv4 flow. Each endpoint is given as 48 bits (address and port). The function combines
-/// each endpoint with a secret, multiplies the results, and applies the SplitMix64 finalizer. It is
-/// cheaper than the general hash of `wire::flow`.
+/// Hashes an IPv4 flow. `low` and `high` are the two endpoints, each an address and a port in 48
+/// bits. The function combines each endpoint with a secret, multiplies the results, and applies the
+/// SplitMix64 finalizer. It is cheaper than the general hash of `wire::flow`.
 #[inline]
 fn hash_ipv4_flow(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;

@@ -10,8 +10,8 @@ pub mod vxlan;
 
 use crate::contract::{UsableInput, ValueRange};
 
-/// Returns a [`UsableInput`] for the packets of a transport protocol from each filter that
-/// classifies by protocol.
+/// Returns a [`UsableInput`] for each filter that classifies by protocol: the packets of this
+/// transport protocol.
 pub(crate) const fn protocol_packet_inputs(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [

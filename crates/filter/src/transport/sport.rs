@@ -31,7 +31,7 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
     ..DPORT
 };
 
-/// Emits the twin, which returns the source port.
+/// Emits the twin of `sport`, which returns the source port as the class.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -112,7 +112,7 @@ impl Udp {
     }
 }
 
-/// Emits the twin, which assigns no sessions.
+/// Emits the twin of `udp`, which assigns no sessions.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -129,8 +129,8 @@ fn late_port_and_zero_checksum_frames(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
 const EXTENSIONS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
-/// Returns frames with headers of maximum length. Each is truncated to every length that the
-/// headers may state.
+/// Returns frames at the limits of header lengths: with the longest headers that a twin parses, and
+/// with every length in the IP header at which a twin decides differently.
 fn longest_header_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
@@ -254,8 +254,8 @@ pub(crate) fn pending_checksum_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns true if the valid transport checksum of a frame happens to equal the sum of its pseudo
-/// header, and therefore looks like a checksum that the device has yet to fill in. This is true for
-/// one in 65,536 frames.
+/// header. It then looks like a checksum that the device has yet to fill in. This is true for one
+/// in 65,536 frames.
 pub(crate) fn looks_like_pending_checksum(frame: &[u8]) -> bool {
     pseudo_header_sum(frame)
         .is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))

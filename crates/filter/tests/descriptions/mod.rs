@@ -65,7 +65,8 @@ impl FilterChain {
         Self { nodes: filters.iter().map(node).collect(), messages: Vec::new() }
     }
 
-    /// Runs the chain over a capture, and returns the descriptions.
+    /// Runs the chain over a capture, and returns the descriptions that the last filter has
+    /// emitted.
     pub(crate) fn describe(&mut self, path: &Path) -> &[DescribedMessage] {
         let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         let frames = read_capture(&bytes);
@@ -186,8 +187,8 @@ fn parse_check_file(path: &Path, event: &str) -> Vec<SuricataCheck> {
     checks
 }
 
-/// Returns the capture named by a test, or else the only capture in the test's directory. Returns
-/// `None` if there is no such file.
+/// Returns the capture that the text of a test names, or else the only capture in the directory of
+/// the test. Returns `None` if there is no such file.
 fn find_test_capture(directory: &Path, text: &str) -> Option<PathBuf> {
     let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
     if let Some(named) = named {

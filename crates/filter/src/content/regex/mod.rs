@@ -5,11 +5,12 @@
 //! may span blocks of a connection or message, independent of segmentation: the state between
 //! blocks is one number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
-//! The filter of the papers classifies packets. This filter classifies a block by the matches that
-//! end in it, so no block needs to be held. Likewise, `grep` reports the line, and Suricata the
-//! packet, that completes a match. With `keep=yes` the rest of the text has the class too. A hole
-//! ends matches in progress. The search state of a session is dropped when the session ends, or
-//! evicted if the table is full and the session has not been used recently.
+//! The `regex` filter of the papers classifies packets. This filter classifies a block by the
+//! matches that end in the block, so it needs to hold no blocks. Likewise, `grep` reports the line
+//! that completes a match, and Suricata the packet. With `keep=yes`, all later blocks of the text
+//! have the class too. A hole ends every match in progress. The search state of a session is
+//! dropped when the session ends. If the table of sessions is full, the state of a session that has
+//! not been used recently is evicted.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;
@@ -121,8 +122,9 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Number, from 1, of the first pattern in the list that has matched in the latest block of the
-    /// text or, with `keep`, in any block so far. 0 if no pattern has matched.
+    /// Number, from 1, of a pattern: the first one in the list that matched in the latest block of
+    /// the text. With `keep`, the first one that matched in any block of the text so far. 0 if no
+    /// pattern matched.
     lowest_pattern: u32,
 }
 
@@ -149,7 +151,8 @@ impl SessionSearch {
     }
 }
 
-/// Exclusive upper bound on pattern numbers for a search that excludes no pattern.
+/// Upper bound (exclusive) on the pattern numbers that a search reports. With this bound, the
+/// search reports every pattern.
 const ALL_PATTERNS: u32 = u32::MAX;
 
 impl Classify for Regex {
@@ -182,9 +185,10 @@ impl Classify for Regex {
 }
 
 impl Regex {
-    /// Searches a block of a session: `bytes`, at position `piece` of their text. Returns the
-    /// number, from 1, of the first pattern in the list that has a match that ends in the block or,
-    /// with `keep`, in an earlier block of the text. Returns `None` if there is no match.
+    /// Searches `bytes`, the view of a block of a session. `piece` is the position of the block in
+    /// its text. Returns the number, from 1, of the first pattern in the list with a match that
+    /// ends in the block. With `keep`, matches that ended in earlier blocks of the text count too.
+    /// Returns `None` if no pattern matched.
     fn search_session(
         &mut self,
         session: u64,

@@ -223,8 +223,9 @@ fn literals_are_found_across_every_block_boundary() {
     }
 }
 
-/// The reference for expected matches: the `regex` crate. The map caches compiled expressions. Its
-/// key is a pattern, and the number of bytes between the end of the match and the end of the text.
+/// Computes the expected matches with the `regex` crate, which serves as the reference. The map
+/// caches compiled expressions. Its key is a pattern, and the number of bytes between the end of
+/// the match and the end of the text.
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
@@ -243,8 +244,8 @@ impl ExpectedMatches {
         judge.is_match(text)
     }
 
-    /// Returns true if a match of `pattern` ends at offset `at` for every possible continuation of
-    /// the text.
+    /// Returns true if a match of `pattern` ends at offset `at`, no matter how the text continues
+    /// after this offset.
     fn is_match_certain(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
         let before = &text[..at];
         self.has_match_end(pattern, before, 0)
@@ -253,8 +254,8 @@ impl ExpectedMatches {
                 .all(|byte| self.has_match_end(pattern, &[before, &[*byte]].concat(), 1))
     }
 
-    /// Returns the expected class of each piece of `text`. `ends` are the end offsets of the
-    /// pieces.
+    /// Returns the expected class of each piece into which `text` is split. `ends` are the end
+    /// offsets of the pieces.
     fn expected_classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
         let mut classes = vec![0; ends.len()];
         for (number, pattern) in patterns.iter().enumerate().rev() {

@@ -5,8 +5,8 @@ use super::{Batch, Block, LANES, LaneMask, first_lanes_mask, lanes};
 use abi::Class;
 
 impl<'a> Batch<'a> {
-    /// Sets the class of each live block to the result of `answer`. Changes that `answer` makes to
-    /// the marks are stored only if `MARKS` is true.
+    /// Sets the class of each live block to the result of `answer`. `answer` may also change the
+    /// marks of a block; these changes are stored only if `MARKS` is true.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         self.resolve_frames();
@@ -42,9 +42,9 @@ impl<'a> Batch<'a> {
         (self.known.answered_lanes, self.known.class) = (Some(answered), None);
     }
 
-    /// Sets the class of each live block to 1 if the byte of its view at offset `at` satisfies
-    /// `wanted`, and to 0 (absent) if the byte is not present or does not satisfy `wanted`. Returns
-    /// the live lanes whose class is now 0.
+    /// Sets the class of each live block, depending on the byte at offset `at` of its view. The
+    /// class is 1 if `wanted` returns true for the byte. It is 0 (absent) if `wanted` returns
+    /// false, or if the byte is not present. Returns the live lanes whose class is now 0.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;
@@ -71,8 +71,8 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
-    /// Sets the class of each live block to 1 if the bytes of its view that are present satisfy
-    /// `wanted`, and otherwise to 0 (absent). Returns the live lanes whose class is now 0.
+    /// Sets the class of each live block to 1 if `wanted` returns true for the bytes of its view
+    /// that are present, and otherwise to 0 (absent). Returns the live lanes whose class is now 0.
     #[inline]
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
         let c = &mut *self.columns;
@@ -90,7 +90,7 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
-    /// Returns the live lanes that have a class.
+    /// Returns the live lanes whose block has a class.
     #[inline]
     pub fn answered_lanes(&mut self) -> LaneMask {
         match self.known.answered_lanes {

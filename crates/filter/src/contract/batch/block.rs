@@ -115,8 +115,8 @@ impl<'a> Block<'a> {
     }
 
     /// Returns the network and transport headers of the frame, which identify the endpoints of the
-    /// flow; empty if their offsets are unknown, if they are longer than 256 bytes, or if they are
-    /// not present.
+    /// flow. The slice is empty if the offsets of the headers are unknown, if the headers are
+    /// longer than 256 bytes, or if some of their bytes are not present.
     #[must_use]
     pub fn headers(&self) -> &'a [u8] {
         let Marks { network, transport, payload, .. } = self.marks;
@@ -129,9 +129,9 @@ impl<'a> Block<'a> {
         self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()
     }
 
-    /// Returns the marks for a new block that consists of a copy of the [headers](Self::headers)
-    /// and `length` bytes in view. Such a block is not a captured frame, but filters can read its
-    /// addresses.
+    /// Returns the marks for a new block that replaces this one. The new block consists of a copy
+    /// of the [headers](Self::headers) and of `length` bytes in view. It is not a captured frame,
+    /// but filters can read its addresses.
     #[must_use]
     pub fn marks_after_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;

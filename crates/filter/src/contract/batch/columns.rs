@@ -3,8 +3,8 @@
 use super::lanes::{LANES, Lane, LaneMask, first_lanes_mask};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// The columns of a batch, without the bytes of the blocks. A source fills them, or the engine
-/// reads them from a ring.
+/// The columns of a batch. They describe the blocks of the batch, but do not contain their bytes. A
+/// source fills the columns, or the engine reads them from a ring.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(super) len: usize,
@@ -16,9 +16,9 @@ pub struct Columns {
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// The sequence number of the block in each lane, as assigned at the last fork, that is, the
-    /// last node with several outgoing arcs (CONTRACT 16). A block made by a filter has the number
-    /// of the block from which it was made.
+    /// The sequence number of the block in each lane. It was assigned at the last fork: the last
+    /// node with several outgoing arcs (CONTRACT 16). A block made by a filter has the number of
+    /// the block from which it was made.
     pub(super) order: [u32; LANES],
     /// The byte of each lane's view at the offset [`KnownFacts::column`]. Valid only if that offset
     /// is set.
@@ -136,8 +136,8 @@ impl Columns {
         self.mark_lanes_used(first, count.min(LANES - first));
     }
 
-    /// Marks `count` lanes, beginning with `first`, as used and live. Sets the sequence number of
-    /// each of them to its lane index.
+    /// Marks `count` lanes as used and live, beginning with lane `first`. Sets the sequence number
+    /// of each of these lanes to the index of the lane.
     #[inline]
     fn mark_lanes_used(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
@@ -147,8 +147,8 @@ impl Columns {
         self.live |= first_lanes_mask(self.len) & !first_lanes_mask(first);
     }
 
-    /// Returns the facts known about freshly filled columns: the total length of the views in bytes
-    /// and, if every block has a class, that all lanes have one.
+    /// Returns the facts that are known about columns as soon as they are filled: the lengths of
+    /// the views in bytes, in total, and whether every block has a class.
     #[inline]
     pub(super) fn initial_facts(&self) -> KnownFacts {
         let answered = (!self.has_unanswered).then_some(self.live);
@@ -217,13 +217,12 @@ impl Columns {
 pub(super) struct KnownFacts {
     /// Lanes whose blocks have a class; `None` if unknown.
     pub(super) answered_lanes: Option<LaneMask>,
-    /// A mask of lanes, and the total length in bytes of the views in these lanes; `None` if no
-    /// total is known.
+    /// A set of lanes, and the sum of the lengths in bytes of the views in these lanes. `None` if
+    /// no sum is known.
     pub(super) bytes: Option<(LaneMask, u64)>,
     /// Offset in each view of the bytes in [`Columns::column`]; `None` if these bytes are not
     /// loaded.
     pub(super) column: Option<usize>,
-    /// The class of all lanes in use, if it is known that they have the same class; otherwise
-    /// `None`.
+    /// The class that all lanes in use have. `None` if their classes differ or are unknown.
     pub(super) class: Option<Class>,
 }

@@ -30,7 +30,8 @@ pub fn first_lanes_mask(len: usize) -> LaneMask {
     if len >= LANES { LaneMask::MAX } else { (1 << len) - 1 }
 }
 
-/// Returns the mask of the lanes whose byte in `bytes` satisfies `wanted`.
+/// Returns the mask of the lanes whose byte satisfies `wanted`. `bytes` contains one byte for each
+/// lane.
 #[inline]
 pub(super) fn lanes_with_byte(bytes: &[u8; LANES], wanted: impl Fn(u8) -> bool) -> LaneMask {
     // The multiplication gathers the lowest bits of eight bytes in the highest byte; no two

@@ -39,8 +39,8 @@ impl From<Box<Columns>> for BatchMemory {
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
-    /// Present bytes of the frame in each lane in use. Empty in a batch without bytes, and while
-    /// `segment` provides the bytes.
+    /// Present bytes of the frame in each lane in use. Empty if the batch has no bytes, and while
+    /// `segment` provides them.
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: KnownFacts,
@@ -63,8 +63,9 @@ impl<'a> Batch<'a> {
         Self { columns, frames, segment: None, known, last_processed: 0 }
     }
 
-    /// Creates a batch over these columns if all of their frames are within `segment`, the bytes of
-    /// a dbuf from position `start` on. Otherwise returns `memory` unchanged.
+    /// Creates a batch over the columns in `memory`, whose frames all lie in one segment of a dbuf.
+    /// `segment` contains the bytes of the segment, and `start` is the dbuf position of its first
+    /// byte. If a frame lies outside of the segment, returns `memory` as the error.
     #[inline]
     pub fn from_segment(
         memory: BatchMemory,
@@ -95,8 +96,8 @@ impl<'a> Batch<'a> {
         Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// Converts the batch of a pass that was interrupted to columns, which contain the live blocks
-    /// in the first lanes and no other blocks.
+    /// Returns the live blocks of a batch whose pass was interrupted, as columns. The blocks occupy
+    /// the first lanes of the columns.
     #[must_use]
     pub fn into_compact_memory(mut self) -> BatchMemory {
         let all = self.columns.live == first_lanes_mask(self.columns.len);
@@ -201,8 +202,9 @@ impl<'a> Batch<'a> {
         self.known = KnownFacts::default();
     }
 
-    /// Replaces the block in this lane, like [`Batch::set_block`]. The caller must have called
-    /// [`Batch::begin_rewrite`], and since then no function that caches facts about the batch.
+    /// Replaces the block in this lane, like [`Batch::set_block`]. The caller must first call
+    /// [`Batch::begin_rewrite`], and between the two calls no function that caches facts about the
+    /// batch.
     #[inline]
     fn rewrite_lane(&mut self, l: Lane, block: Block<'a>) {
         self.columns.pointers[l] = block.pointer;
@@ -286,9 +288,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Copies the sequence numbers of the lanes in `mask` to their marks, together with the
-    /// shutdown step of the replica that emits the blocks (0 before its shutdown; see
-    /// [`abi::Marks::with_end_step`]).
+    /// Stores the sequence number of each lane in `mask` in the lane's marks, together with `step`.
+    /// `step` is the step in the shutdown of the replica that emits the blocks, or 0 before the
+    /// shutdown ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -368,7 +370,7 @@ impl<'a> Batch<'a> {
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
     }
 
-    /// Returns the part of the batch that a statistics filter may read.
+    /// Returns the columns of the batch that a statistics filter may read.
     #[must_use]
     pub fn tags(&self) -> Tags<'_> {
         let c = &*self.columns;
@@ -399,7 +401,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the block in this lane and its sequence number. Records the lane as the one that a
+    /// Returns the block in this lane, and its sequence number. Records this lane as the one that a
     /// per-block filter processed last ([`Batch::last_processed_lane`]).
     #[inline]
     pub(super) fn block_and_sequence_number(&mut self, l: Lane) -> (Block<'a>, u32) {
@@ -430,8 +432,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores a block and its sequence number in a lane that is in use. The caller must have called
-    /// [`Batch::begin_rewrite`], and since then no function that caches facts about the batch.
+    /// Stores a block and its sequence number in a lane that is in use. The caller must first call
+    /// [`Batch::begin_rewrite`], and between the two calls no function that caches facts about the
+    /// batch.
     #[inline]
     pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.columns.order[l] = order;
@@ -472,8 +475,8 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// Copies the batch for another branch of a fork. Copies about 90 bytes per lane; the bytes of
-    /// the frames are shared.
+    /// Copies the batch, so that another branch of a fork can process it. Copies about 90 bytes per
+    /// lane; the bytes of the frames are shared.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let Self { columns, frames, segment, known, last_processed: at } = self;
@@ -482,7 +485,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Empties these columns and the allocation of `frames`, and returns both for reuse.
+/// Clears `frames`, and returns `columns` and the allocation of `frames` as memory for another
+/// batch.
 fn into_batch_memory(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     frames.clear();
     // The vector is empty, so this only changes the lifetime; the allocation is reused.

@@ -83,7 +83,8 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// Changes that each make an entry invalid, and the segment thus unusable for the batch.
+    /// Changes to the entry of a block. Each of them places the block outside of the segment, so
+    /// that [`SegmentFrames::from_columns`] must reject the batch.
     const INVALIDATING_CHANGES: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-/// A counter of a filter, identified by its index in the description's list of counters.
+/// A counter of a filter. The number is an index into the counters of the filter's description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub(crate) u8);
 
-/// A filter's reason for a drop or a missing class, identified by its index in the description's
-/// list of reasons.
+/// A filter's reason for a drop or a missing class. The number is an index into the reasons of the
+/// filter's description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
@@ -113,9 +113,9 @@ impl Counts {
         }
     }
 
-    /// Counts a dropped block under `reason`. A reason that is not in the description, which only
-    /// forged state can contain, counts as the last reason, so that the ledger balances. If the
-    /// description has no reasons, the block counts as consumed.
+    /// Counts a dropped block under `reason`. If the description lacks this reason, which is
+    /// possible only with forged state, counts the block under the last reason, so that the ledger
+    /// balances. If the description has no reasons at all, counts the block as consumed.
     pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
@@ -124,22 +124,22 @@ impl Counts {
 }
 
 impl Counter {
-    /// Returns the counter whose name is `name` in the list `names`. Panics for an unknown name,
-    /// which is a compile error in a constant.
+    /// Returns the counter whose name is `name` in the list `names`. Panics if the list lacks the
+    /// name; in a constant, this is a compile error.
     pub(crate) const fn named(names: &[&str], name: &str) -> Self {
         Self(index_of_name(names, name))
     }
 }
 
 impl Reason {
-    /// Returns the reason whose name is `name` in the list `names`. Panics for an unknown name,
-    /// which is a compile error in a constant.
+    /// Returns the reason whose name is `name` in the list `names`. Panics if the list lacks the
+    /// name; in a constant, this is a compile error.
     pub(crate) const fn named(names: &[&str], name: &str) -> Self {
         Self(index_of_name(names, name))
     }
 
-    /// Returns the form in which session state stores the reason: its index plus 1, because 0 means
-    /// that there is no reason.
+    /// Encodes the reason as a number for session state: the index of the reason plus 1, since 0
+    /// means that there is no reason.
     pub(crate) const fn mark(self) -> u8 {
         self.0 + 1
     }
@@ -150,8 +150,8 @@ impl Reason {
     }
 }
 
-/// Returns the index of `name` in `names`. Panics for an unknown name, which is a compile error in
-/// a constant.
+/// Returns the index of `name` in `names`. Panics if the list lacks the name; in a constant, this
+/// is a compile error.
 #[expect(clippy::cast_possible_truncation, reason = "descriptions have a handful of names")]
 #[expect(clippy::panic, reason = "at build time only: every caller is a constant")]
 const fn index_of_name(names: &[&str], name: &str) -> u8 {

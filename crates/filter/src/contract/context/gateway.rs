@@ -11,8 +11,8 @@ pub trait Gateway<'a> {
     /// Returns the block with all captured bytes present, or `None` if some bytes have been
     /// overwritten.
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>>;
-    /// Keeps a block beyond the current pass, either pinned in place or copied. Returns `None` if
-    /// there is no memory for the copy.
+    /// Keeps a block beyond the current pass. The space either pins the block's memory or copies
+    /// the block. Returns `None` if there is no memory for the copy.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
     /// Releases a pinned block. Its bytes stay valid until the end of the pass.
     fn unpin(&mut self, pin: PinId);
@@ -37,11 +37,11 @@ pub type FillFn<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 
-/// Tells whether the memory that an edit receives must contain the old bytes of the block.
+/// The initial contents of the memory that an edit of a block receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldBytes {
-    /// The current bytes of the block.
+    /// The current bytes of the block, which the edit changes in part.
     Keep,
-    /// Arbitrary bytes, all of which the edit overwrites.
+    /// Arbitrary bytes. The edit must overwrite all of them.
     Discard,
 }

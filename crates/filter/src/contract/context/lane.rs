@@ -95,10 +95,10 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Calls `write` to change the bytes in view of a lane's block. The space passes the block
-    /// itself or a copy, so that sibling branches never observe the change. If the block was
-    /// overwritten, or there is no memory for a copy, clears the lane, counts the loss and returns
-    /// false.
+    /// Calls `write` to change the bytes in view of a lane's block. The space passes either the
+    /// bytes of the block or a copy, so that other branches that receive the block never observe
+    /// the change. If the block was overwritten, or if there is no memory for a copy, clears the
+    /// lane, counts the loss and returns false.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -142,8 +142,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 
     /// Replaces the block of a lane with a new block of at most `room` bytes, all of them in view.
     /// `fill` receives the old bytes and the new memory, and returns the number of bytes written.
-    /// If `fill` returns `None`, leaves the lane unchanged and returns `None`. Otherwise returns
-    /// true on success, and false in the cases in which [`LaneContext::edit`] returns false.
+    /// `fill` returns `None` to keep the old block; this function then returns `None` too.
+    /// Otherwise, returns true if the block was replaced, and false in the cases in which
+    /// [`LaneContext::edit`] returns false.
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,
@@ -171,9 +172,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(true)
     }
 
-    /// Replaces the block of a lane with a new block with these bytes in view, after a copy of the
-    /// headers that identify the flow ([`Block::headers`]). Fails in the same cases as
-    /// [`LaneContext::edit`].
+    /// Replaces the block of a lane with a new block. The new block consists of a copy of the
+    /// headers that identify the flow ([`Block::headers`]) and of `bytes`, which are in view. Fails
+    /// in the same cases as [`LaneContext::edit`].
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
             return self.end_lost_lane(batch, l);
@@ -198,9 +199,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 }
 
-/// Creates a block with the headers, class and metadata of `block`. Its view is the concatenation
-/// of `parts`. The headers are omitted if they and the view do not fit into one block. Returns
-/// `None` if memory runs out.
+/// Creates a block with the class and the metadata of `block`. It consists of a copy of the headers
+/// of `block`, and of the concatenation of `parts`, which is in view. The headers are omitted if
+/// the block would otherwise be too long. Returns `None` if memory runs out.
 pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

@@ -15,6 +15,7 @@ pub use lane::{ClassifyContext, LaneContext};
 pub use stream::{Output, StreamContext};
 
 /// Time on the path's clock, in ns. During replay, this is the time of the blocks. In live runs, it
-/// is the monotonic time plus the difference between the time of day and the monotonic time when
-/// the path was built. It can therefore be compared with block times, and never jumps.
+/// is the monotonic time plus a constant: the difference between the time of day and the monotonic
+/// time when the path was built. The clock therefore never jumps, and its times can be compared
+/// with block times.
 pub type Time = u64;

@@ -9,8 +9,8 @@ use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// Log of the sessions that have begun, each with the sequence number of its first block.
-    /// `None` while the log is disabled.
+    /// Log of the sessions that have begun. An entry contains a session number, and the sequence
+    /// number of the session's first block. `None` while the log is disabled.
     session_log: Option<Vec<(u32, u32)>>,
 }
 
@@ -26,19 +26,19 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Enables the log of sessions that begin.
+    /// Enables the log of the sessions that begin.
     pub fn enable_session_log(&mut self) {
         self.session_log.get_or_insert_default();
     }
 
-    /// Removes the sessions from the log and returns them in order, each with the sequence number
-    /// of its first block.
+    /// Empties the log of sessions, and returns its entries in order: each is a session number, and
+    /// the sequence number of the session's first block.
     pub fn take_session_log(&mut self) -> Vec<(u32, u32)> {
         self.session_log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns true if the output contains no batch. Output blocks that were stored in lanes of the
-    /// input batch do not count.
+    /// Returns true if the output contains no batch. Output blocks in the lanes of the input batch
+    /// do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
@@ -71,7 +71,7 @@ pub struct StreamContext<'c, 'a> {
     buffer: BlockOutput<'a>,
 }
 
-/// Output for the incoming block that is being processed: usually only that block.
+/// The blocks emitted for the incoming block that is being processed: usually only that block.
 #[derive(Default)]
 struct BlockOutput<'a> {
     /// True while an incoming block is being processed. Blocks emitted at any other time bypass
@@ -100,13 +100,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0, buffer: BlockOutput::default() }
     }
 
-    /// Calls `take` with each live block. Stores the output in the lanes of blocks that were
-    /// already processed, from the first lane on, so that no memory is allocated while the output
-    /// fits into these lanes. The rest of the output follows in new batches.
+    /// Calls `take` with each live block of the batch. Stores the output blocks in the lanes of
+    /// blocks that were already processed, beginning with the first lane, so that output that fits
+    /// into these lanes needs no allocation. Further output follows in new batches.
     ///
-    /// A block that `take` returns is emitted after the blocks that it emits through the context.
-    /// If a block is the only output, returning it is faster than [passing](Self::pass) it, because
-    /// a returned block is written to its lane at once.
+    /// A block that `take` returns is emitted after all blocks that `take` emits through the
+    /// context. If the returned block is the only output, returning it is faster than
+    /// [passing](Self::pass) it, because it is written to its lane at once.
     #[inline]
     pub fn for_each_block(
         &mut self,
@@ -149,11 +149,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live_lanes(first_lanes_mask(used));
     }
 
-    /// Stores the output for the current incoming block, except its first block. Output blocks go
-    /// into the lanes below the unprocessed blocks, whose mask is `ahead`. If too few of these
-    /// lanes are free, first moves the unprocessed blocks to higher lanes, if possible. Output
-    /// blocks for which no lane is left follow in new batches. Returns the number of lanes used and
-    /// the new value of `ahead`.
+    /// Stores the output blocks for the current incoming block, except the first one, in free
+    /// lanes. Free are the lanes before the unprocessed blocks, which occupy the lanes in `ahead`.
+    /// If too few lanes are free, moves the unprocessed blocks to higher lanes, if possible. Output
+    /// blocks for which no lane is free follow in new batches. Returns the number of lanes used,
+    /// and the new value of `ahead`.
     #[cold]
     fn store_remaining_output(
         &mut self,
@@ -222,8 +222,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.counts.count_dropped(reason, block.length());
     }
 
-    /// Consumes the block of a lane, and stores a new block in the lane. Called by filters that
-    /// implement [`HoldingLanes`](crate::contract::traits::HoldingLanes).
+    /// Counts the block of a lane as consumed, and stores the new block `made` in the lane. Called
+    /// by filters that implement [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
         self.counts.made.add(made.length());
@@ -312,9 +312,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.hold(list, block, key)
     }
 
-    /// Emits a part of the incoming block. The first part counts as the incoming block, and later
-    /// parts count as new blocks. `has_emitted` must be false before the first part; this call sets
-    /// it to true.
+    /// Emits a part of the incoming block. The first part counts as the incoming block, each later
+    /// part as a new block. The caller sets `has_emitted` to false before it emits the first part.
+    /// This function sets `has_emitted` to true.
     pub fn emit_block_part(&mut self, part: Block<'a>, has_emitted: &mut bool) {
         if std::mem::replace(has_emitted, true) {
             self.emit_created_block(part)
@@ -348,9 +348,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Removes the front block of `list`, if any, and counts it as consumed. The caller must have
-    /// merged this block into another block, whose marks are `whole`. In a Boolean section, the
-    /// result for that other block then also applies to the removed block.
+    /// Removes the front block of `list`, if any, and counts it as consumed. The caller must
+    /// already have merged this block into another block. `whole` are the marks of the other block.
+    /// In a Boolean section, the result for the other block then applies to the removed block too.
     pub fn consume_merged_block(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front_block(list);
@@ -444,8 +444,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Logs that the current block begins session `session`. At shutdown, the replicas of a filter
-    /// end their sessions in the order of this log.
+    /// Logs the start of session `session`, whose first block is the current one. At shutdown, the
+    /// replicas of a filter end their sessions in the order of this log.
     pub fn log_session_start(&mut self, session: u32) {
         if let Some(begun) = &mut self.output.session_log {
             begun.push((session, self.order));
@@ -493,10 +493,10 @@ mod tests {
         }
     }
 
-    /// Runs [`Repeater`] over a batch of blocks with these first bytes. Returns the number of
-    /// output blocks in the lanes of that batch, the number of blocks in each batch after it, and
-    /// for each output block a pair: true for a hole, and the index of the incoming block for which
-    /// it was emitted.
+    /// Runs [`Repeater`] over a batch whose blocks have these first bytes. Returns three things:
+    /// the number of output blocks in the lanes of the batch, the number of blocks in each further
+    /// batch, and a pair for each output block. The pair is true for a hole, and the index of the
+    /// incoming block.
     fn run_repeater(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);

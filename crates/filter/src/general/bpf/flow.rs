@@ -1,10 +1,10 @@
-//! Matching of all frames of a flow, for `why`.
+//! Matching of all frames of a flow, for the command `why`.
 //!
-//! An expression of libpcap tests only the first headers of a frame. Unlike filters such as
-//! `dport`, it finds no ports after VLAN tags or IPv6 extension headers. Unlike `ip`, it does not
-//! assign the later fragments of a datagram to the first one. A [`FlowMatcher`] therefore also
-//! tests such a frame without its tags and extension headers, and accepts a later fragment if the
-//! first fragment of its datagram matches.
+//! A libpcap expression tests only the first headers of a frame. It finds no ports after VLAN tags
+//! or IPv6 extension headers, as the filter `dport` does. It does not assign the later fragments of
+//! a datagram to the first fragment, as the filter `ip` does. A [`FlowMatcher`] therefore also
+//! tests frames with tags and extension headers removed, and accepts a later fragment if the first
+//! fragment of its datagram matches.
 
 use super::Matcher;
 use crate::contract::{Arguments, Block, Mistake, Time};
@@ -81,23 +81,23 @@ impl FlowMatcher {
         matched || ours
     }
 
-    /// Returns true if a fragment of the flow arrived before the first fragment of its datagram,
-    /// and was therefore not recognized. A second pass over the same frames recognizes such a
-    /// fragment.
+    /// Returns true if the matcher has rejected a fragment of the flow, because the fragment
+    /// arrived before the first fragment of its datagram. A second pass over the same frames
+    /// accepts such a fragment.
     #[must_use]
     pub const fn has_missed(&self) -> bool {
         self.has_missed
     }
 
-    /// Prepares the matcher for a second pass over the same frames.
+    /// Prepares the matcher for a second pass over the frames of the first pass.
     pub fn rewind(&mut self) {
         self.has_missed = false;
         self.early.clear();
     }
 
-    /// Applies the expression to the frame without its tags and extension headers. Returns true if
-    /// the expression accepts this frame. Returns `None` if there is nothing to remove, or if a
-    /// header was not captured.
+    /// Removes the tags and extension headers from a copy of the frame, and applies the expression
+    /// to the copy. Returns true if the expression accepts the copy. Returns `None` if there is
+    /// nothing to remove, or if a header was not captured.
     fn plain_frame_matches(&mut self, block: &Block<'_>, layers: &Layers) -> Option<bool> {
         let network = usize::from(layers.l3?);
         let packet = block.frame.get(network..)?;
@@ -157,8 +157,8 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
     Some((ip.source().into(), ip.target().into(), 0, header.identification))
 }
 
-/// Adds `time` to the times of a datagram, unless the last of these times is less than a second
-/// away. Does nothing for a new datagram if the table is full.
+/// Adds `time` to the arrival times of a datagram, unless it is less than a second from the last of
+/// them. Does nothing if the datagram is not in the table and the table is full.
 fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
     const SECOND: Time = 1_000_000_000;
     if datagrams.len() >= FRAGMENTED_DATAGRAMS_MAX && !datagrams.contains_key(&key) {

@@ -31,8 +31,8 @@ pub fn selects_flows(arguments: &Arguments) -> bool {
 }
 
 /// Resolves the names in the expression. Returns the parameter that records the resolved names, and
-/// its value, for [`Analysis::fix_parameter`](crate::Analysis::fix_parameter). Returns `None` if
-/// there is nothing to record.
+/// the value to record ([`Analysis::fix_parameter`](crate::Analysis::fix_parameter)). Returns
+/// `None` if there is nothing to record.
 #[must_use]
 pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     names::record_names(arguments).filter(|_| selects_flows(arguments))
@@ -73,10 +73,10 @@ pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
     compiled.is_some_and(|program| program.run(frame, length, &ClassicMetadata::EMPTY) != 0)
 }
 
-/// Emits code that applies the expression to a frame before any filter changes it. The code jumps
-/// to `fragment` for a fragment on which the expression is undecided, because it tests ports, and
-/// to `miss` for a frame that the expression rejects. Code that is emitted after this gate runs if
-/// the expression matches and the source takes the frame.
+/// Emits code that applies the expression to a frame before any filter changes the frame. The code
+/// jumps to `miss` if the expression rejects the frame. If the expression tests ports and the frame
+/// is a fragment, the code jumps to `fragment`. Otherwise, it continues with the code after this
+/// gate.
 pub fn emit_gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -103,8 +103,8 @@ pub fn emit_gate<'s>(
     s.only_accepted_by_classic(&program, miss)
 }
 
-/// Returns true if the program tests the fragment offset, as every program does before it tests a
-/// port.
+/// Returns true if a compiled program tests a port. Every such program tests the fragment offset
+/// before the port, so this function searches for the test of the offset.
 fn has_port_test(program: &ClassicProgram) -> bool {
     let tests = |one: &Instruction| {
         one.code == code::JMP | code::JSET | code::K && one.k == FRAGMENT_OFFSET_MASK

@@ -1,9 +1,9 @@
 //! Names in an expression, which are resolved once and recorded in the request.
 //!
-//! The parameter has the form `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`, with one entry
-//! per name, separated by spaces, in the order of the expression. If the parameter is present,
-//! names that it does not contain are not resolved. A name that has the same meaning in the
-//! built-in tables is not recorded.
+//! The parameter `names` has the form `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one
+//! entry per name, separated by spaces, in the order of the expression. If the request has this
+//! parameter, names that it does not contain are not resolved. A name that has the same meaning in
+//! the built-in tables is not recorded.
 
 use crate::contract::names::{NameAnswer, NameQuery, NameResolver};
 use crate::{Arguments, Mistake};
@@ -37,8 +37,8 @@ impl RecordedNameResolver {
         Self { written: None, machine: Some(machine) }
     }
 
-    /// Reads the names recorded in the arguments. If none are recorded, the name resolver of the
-    /// arguments, if any, will be used instead.
+    /// Creates a resolver for the names recorded in the arguments. If the arguments record no
+    /// names, the resolver uses the machine's name resolver from the arguments, if there is one.
     pub(super) fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
         let machine = arguments.name_resolver().cloned();
         let Some(text) = arguments.text(NAMES_PARAMETER) else {
@@ -195,7 +195,7 @@ const ALL_QUERIES: [NameQuery; 5] = [
     NameQuery::Protocol,
 ];
 
-/// Returns the keyword for a query in the parameter `names`.
+/// Returns the keyword that stands for this kind of query in the parameter `names`.
 const fn query_keyword(question: NameQuery) -> &'static str {
     match question {
         NameQuery::Host => "host",

@@ -1,8 +1,8 @@
 //! Pushdown of a `bpf` filter into the socket filter of the preceding source.
 //!
-//! Input: a direction and the arguments of a `bpf` filter. Output: a program for `SO_ATTACH_FILTER`
-//! that rejects only frames of another direction, and frames that the `bpf` filter rejects.
-//! [CONTRACT 18, `ebpf::classic::kernel`]
+//! Input: a direction, and the arguments of a `bpf` filter. Output: a program for
+//! `SO_ATTACH_FILTER`. The program rejects frames of the other direction and frames that the `bpf`
+//! filter rejects, and accepts all other frames. [CONTRACT 18, `ebpf::classic::kernel`]
 
 use super::compile::compile;
 use crate::Arguments;
@@ -21,8 +21,8 @@ pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
 }
 
 /// Returns the socket filter for frames of this direction. The `bpf` filter still tests the frames
-/// that the socket filter accepts. If the expression cannot run in the kernel, the socket filter
-/// tests only the direction, and the reason is returned too.
+/// that the socket filter accepts. If the expression of the `bpf` filter cannot run in the kernel,
+/// the socket filter tests only the direction, and the reason is returned too.
 #[must_use]
 pub fn socket_filter(
     direction: Direction,
@@ -37,7 +37,8 @@ pub fn socket_filter(
     (bare.unwrap_or_else(|_| unreachable!("a direction alone is never refused")), refusal)
 }
 
-/// Note on frames that bypass the socket filter although the kernel can run the expression.
+/// Note for the case that the kernel can run the expression, but the frames of some devices bypass
+/// the socket filter.
 const BYPASS_NOTE: &str = "all frames of devices without an Ethernet header enter, because there \
                            is no room for their program";
 
@@ -70,9 +71,9 @@ fn filter_with_note(
     }
 }
 
-/// Returns the link type for which the expression is compiled to filter frames from devices of this
-/// type (`ARPHRD_…`). Returns `None` if the socket filter tests only the direction of frames from
-/// such devices.
+/// Returns the link type for which the expression is compiled, given the type of a device
+/// (`ARPHRD_…`). Returns `None` if the socket filter tests only the direction of frames from
+/// devices of this type.
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {

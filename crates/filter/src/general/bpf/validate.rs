@@ -11,7 +11,7 @@ use super::names::RecordedNameResolver;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
-/// The expression compiled for each of the link types to check.
+/// The result of compiling an expression for each of the link types to check.
 struct ExpressionPerLinkType {
     for_links: Vec<(u16, Result<CompiledExpression, CompileErrors>)>,
     /// True if the source's link types are known.
@@ -64,9 +64,9 @@ pub(super) fn compiled_programs(arguments: &Arguments) -> Result<Programs, Mista
     }
 }
 
-/// Returns a warning if no frame can match the expression, or if, for some of the known link types,
-/// no frame can match or the expression does not compile. Returns `None` if there is nothing to
-/// warn of.
+/// Returns a warning if no frame can match the expression. Also returns a warning if, for some of
+/// the known link types, no frame can match or the expression does not compile. Otherwise returns
+/// `None`.
 pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();
@@ -99,8 +99,8 @@ fn link_type_in_file(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
-/// Returns a remark for `explain`: the compiler and the program length for each known link type,
-/// and the compiler for further link types.
+/// Returns a remark for `explain`: the compiler and the length of the program for each known link
+/// type, and the compiler for all other link types.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
     let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let mut parts = Vec::new();

@@ -1,10 +1,11 @@
-//! Bitmap of the received parts of a datagram, with one bit per 8 bytes, since fragments begin at
-//! multiples of 8 bytes. Plain data, and part of the datagram's state.
+//! Bitmap of the parts of a datagram that have been received. Each bit stands for a unit of 8
+//! bytes, since fragments begin at multiples of 8 bytes. The bitmap is plain data in the state of
+//! the datagram.
 
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The units of 8 bytes of a datagram that have been received.
+/// The set of those units of 8 bytes of a datagram that have been received.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Coverage([u64; Self::WORD_COUNT]);
@@ -41,7 +42,7 @@ impl Coverage {
     }
 }
 
-/// Yields, for each word of the bitmap, the mask of the bits that represent units in the range.
+/// Yields a mask for each word of the bitmap. The mask contains the bits of the units in the range.
 fn word_masks(units: Range<u32>) -> impl Iterator<Item = u64> {
     (0..).step_by(64).map(move |first: u32| {
         let below = |end: u32| match end.saturating_sub(first) {

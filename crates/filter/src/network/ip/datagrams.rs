@@ -72,7 +72,7 @@ impl Session for Datagram {
     }
 }
 
-/// The relation of a new fragment to the earlier fragments of its datagram.
+/// The relation of a newly arrived fragment to the earlier fragments of its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Overlap {
     /// The fragment overlaps no fragment that arrived earlier.
@@ -84,7 +84,8 @@ enum Overlap {
 }
 
 impl DatagramTable {
-    /// Creates an empty table. The hash of the keys uses `seed`.
+    /// Creates an empty table. `seed` is the seed of the hash from which the datagrams' keys are
+    /// computed.
     pub(super) fn new(limits: DatagramLimits, policy: FragmentPolicy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
         table.get_or_create(PRIVATE_SESSION_KEY).seed = seed;
@@ -176,9 +177,9 @@ impl DatagramTable {
     }
 
     /// Ensures that the table contains the datagram with this key, and requests a tick at its
-    /// deadline. Begins the datagram if the table does not contain it, and begins it anew if it
-    /// accepts no more fragments at `time`. If the table is full, evicts another datagram to make
-    /// room.
+    /// deadline. Creates the datagram if it is not in the table. Replaces the datagram by an empty
+    /// one if it accepts no more fragments at `time`. If the table is full, first evicts another
+    /// datagram.
     fn ensure_datagram(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -225,9 +226,9 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with the fragment in `block`, the last one to arrive. Drops all of the
-    /// datagram's fragments if bytes of any of them have been overwritten, or if the packet would
-    /// be too long.
+    /// Completes a datagram with the fragment in `block`, which arrived last. If bytes of any
+    /// fragment have been overwritten, or if the packet would be too long, drops all fragments of
+    /// the datagram instead.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -270,9 +271,9 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if the policy gives up a datagram because a fragment has the relation `fit` to
-/// earlier fragments. The policy `drop` gives up after overlaps and contradictory ends, the policy
-/// `linux` only after contradictory ends.
+/// Returns true if the policy requires that a datagram be given up. `fit` is the relation of a new
+/// fragment to the earlier ones. The policy `drop` gives up after overlaps and contradictory ends,
+/// the policy `linux` only after contradictory ends.
 fn must_abandon_datagram(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
@@ -294,9 +295,9 @@ pub(super) enum FragmentResult<'a> {
     Complete(Block<'a>),
 }
 
-/// Builds a new frame from the headers of the first fragment and the data. Returns `None` if the
-/// data is too long for these headers. Returns `Some(None)`, and counts the loss, if memory runs
-/// out.
+/// Builds the frame of a complete datagram from the headers of its first fragment and the data of
+/// all fragments. Returns `None` if the data is too long for these headers. If memory runs out,
+/// counts the loss and returns `Some(None)`.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
@@ -326,8 +327,8 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies the bytes of `segment` into the datagram, up to the datagram's end, from the fragment in
-/// `parts` that supplies them.
+/// Copies the bytes in the range `segment` from the fragment in `parts` that supplies them to
+/// `data`, the data of the datagram. Ignores bytes after the end of `data`.
 fn copy_segment(data: &mut [u8], segment: &FragmentRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));
@@ -364,8 +365,8 @@ impl Datagram {
         }
     }
 
-    /// Returns true if all bytes have arrived: every complete unit of 8 bytes, and the last
-    /// fragment, which contains the rest.
+    /// Returns true if all bytes of the datagram have arrived: every complete unit of 8 bytes, and
+    /// the last fragment, which contains the rest.
     fn is_complete(&self) -> bool {
         self.length != 0 && self.covered.has_all_before(self.length / 8)
     }
@@ -377,8 +378,8 @@ impl Datagram {
     }
 }
 
-/// Key of a held fragment. It combines the fragment's number in order of arrival, the last-fragment
-/// flag and the offset, so that a list sorted by key is in order of arrival.
+/// Key of a held fragment. It combines the fragment's number in order of arrival, the flag of the
+/// last fragment and the offset. A list sorted by this key is in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FragmentKey(u32);
 
@@ -394,8 +395,8 @@ impl FragmentKey {
         (self.0 & (Self::LAST_FRAGMENT_FLAG - 1)) * 8
     }
 
-    /// Returns true if two fragments cover the same bytes: `block`, which has this key, and
-    /// `other`, which has the key `at`.
+    /// Returns true if two fragments cover the same bytes of the datagram. The first fragment is
+    /// `block`, and has this key. The second is `other`, and has the key `at`.
     const fn covers_same_bytes(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }

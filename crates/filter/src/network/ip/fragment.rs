@@ -35,19 +35,20 @@ pub(super) struct IpFragment {
 /// The IP headers that a fragment shares with its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpHeaders {
-    /// Offset of the first IP header in the frame.
+    /// Offset of the first IP header, from the start of the frame.
     start: u32,
-    /// Offset past the headers in the frame. In IPv4, the data begins at this offset; in IPv6, the
-    /// fragment header does.
+    /// Offset in the frame at which the headers end. In IPv4, the data begins at this offset; in
+    /// IPv6, the fragment header does.
     end: u32,
-    /// For IPv6, the offset in the frame of the next-header field that announces the fragment
-    /// header, and the value of this field in the reassembled packet. `None` for IPv4.
+    /// For IPv6, the position and the new value of a next-header field: the offset in the frame of
+    /// the field before the fragment header, and the value of this field in the reassembled packet.
+    /// `None` for IPv4.
     next_header: Option<(u32, u8)>,
 }
 
 impl IpFragment {
-    /// Returns the fragment in the frame. Returns an error with the reason if the fragment is
-    /// unusable, and `None` if the frame contains no fragment or too few bytes to decide.
+    /// Returns the fragment in the frame of a block, or an error with the reason if the fragment is
+    /// unusable. Returns `None` if the frame contains no fragment, or too few bytes to decide.
     pub(super) fn find(
         block: &Block<'_>,
         policy: FragmentPolicy,
@@ -98,8 +99,8 @@ impl IpFragment {
     }
 
     /// Checks that the fragment was captured and is not empty, and that its length is a multiple of
-    /// 8 unless it is the last fragment (RFC 791, RFC 8200 §4.5). Under the policy `linux`,
-    /// truncates an IPv4 fragment of another length to a multiple of 8.
+    /// 8 unless it is the last fragment (RFC 791, RFC 8200 §4.5). If an IPv4 fragment fails the
+    /// last check, the policy `linux` truncates it to a multiple of 8.
     fn check_length(
         mut self,
         block: &Block<'_>,

@@ -233,7 +233,7 @@ fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
         .with_class(Class::from_natural(packet.protocol.into()))
 }
 
-/// Emits the twin, which leaves fragments to the user implementation.
+/// Emits the twin of `ip`, which leaves fragments to the user implementation.
 fn emit_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -32,11 +32,11 @@ pub(super) enum FragmentPolicy {
 /// A byte range of a datagram, and the fragment that supplies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FragmentRange {
-    /// Offset of the first byte in the datagram.
+    /// Offset in the datagram of the first byte of the range.
     pub(super) start: u32,
-    /// Offset past the last byte in the datagram.
+    /// Offset in the datagram past the last byte of the range.
     pub(super) end: u32,
-    /// Index of the fragment in order of arrival.
+    /// Index of the fragment that supplies the range, in order of arrival.
     pub(super) fragment: usize,
 }
 
@@ -55,7 +55,8 @@ impl FragmentPolicy {
             .map(|(policy, _)| policy)
     }
 
-    /// Returns true if the old fragment supplies the bytes of its overlap with the new one.
+    /// Returns true if, under this policy, the old fragment supplies the bytes of its overlap with
+    /// the new one.
     const fn keeps_old_bytes(self, old: &FragmentRange, new: &FragmentRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
@@ -85,8 +86,8 @@ impl FragmentPolicy {
         settled
     }
 
-    /// Splits `new` and the ranges in `met`, all of which overlap `new`, into disjoint ranges. This
-    /// policy decides which fragment supplies the bytes of an overlap.
+    /// Splits `new` and the ranges in `met` into disjoint ranges. Every range in `met` overlaps
+    /// `new`. This policy decides which fragment supplies the bytes of an overlap.
     fn split_ranges(self, met: &[FragmentRange], new: FragmentRange) -> Vec<FragmentRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.start, None);

@@ -74,7 +74,7 @@ fn ipv6_fragment(offset: u16, more: bool, data: &[u8]) -> Frame {
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
 }
 
-/// The result of a run: answers for the emitted blocks, reassembled frames, and counters.
+/// The result of a run of `ip`: answers for the emitted blocks, reassembled frames, and counters.
 #[derive(Debug)]
 struct RunOutput {
     answers: Vec<Answer>,
@@ -144,8 +144,9 @@ fn run_batches(
     RunOutput { answers, frames: whole, counts: counters_by_name(&nodes) }
 }
 
-/// Asserts that the ledger balances (CONTRACT 19). Sums the counters over all instances of the
-/// filter, since one instance may count a block as received and another as released.
+/// Asserts that the ledger of a run balances (CONTRACT 19). Sums the counters of all instances of
+/// the filter: after a move of the state, another instance than the one that received a block may
+/// release it.
 fn assert_balance(nodes: &[Node], taken: u64, passed: u64) {
     let sum = |of: fn(&Counts) -> u64| {
         nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)

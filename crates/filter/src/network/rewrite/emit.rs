@@ -12,7 +12,7 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
 
-/// Emits the twin, which edits the frame.
+/// Emits the twin of `rewrite`, which overwrites header fields in the frame.
 pub(super) fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -202,8 +202,8 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Emits a jump to `unsure` that is taken if the checksum equals the sum of the pseudo header,
-/// because the device may still have to fill in such a checksum.
+/// Emits a jump to `unsure`, taken if the checksum equals the sum of the pseudo header. The network
+/// device may still have to fill in such a checksum.
 fn require_filled_checksum<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),

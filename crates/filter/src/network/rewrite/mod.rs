@@ -85,8 +85,8 @@ const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const UNSUPPORTED_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: ParameterType = ParameterType::Number { low: 0, high: 0xffff };
-/// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, and this filter
-/// cannot update these checksums.
+/// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, but this filter
+/// cannot update them.
 const UNSUPPORTED_CHECKSUM_PROTOCOLS: [u8; 2] = [33, 136];
 
 /// The new values of the header fields; `None` for each field that stays unchanged.
@@ -269,9 +269,10 @@ impl RewriteFields {
         Ok(())
     }
 
-    /// Returns the offset of the transport checksum that covers the changed fields, and true if a
-    /// checksum of 0 means that there is no checksum. Returns `Ok(None)` if no checksum in the
-    /// packet covers the changed fields. Fails with the reason if the packet cannot be changed.
+    /// Finds the transport checksum that covers the changed fields. Returns its offset in the
+    /// frame, and true if a checksum of 0 means that there is none. Returns `Ok(None)` if no
+    /// checksum in the packet covers the changed fields. Fails with the reason if the packet cannot
+    /// be changed.
     fn transport_checksum(
         &self,
         block: &Block<'_>,
@@ -301,7 +302,7 @@ impl RewriteFields {
     }
 }
 
-/// A checksum that is updated incrementally.
+/// The checksum of a header, which changes together with the fields that it covers.
 #[derive(Clone, Copy, Debug)]
 struct ChecksumUpdate {
     at: usize,
@@ -315,8 +316,8 @@ impl ChecksumUpdate {
         Self { at, value: read_word(frame, at), unfilled: false, may_be_absent: false }
     }
 
-    /// Updates a transport checksum for the replacement of `old` by `new`, as the kernel does.
-    /// `pseudo` is true if the field belongs to the pseudo header.
+    /// Updates a transport checksum, as the kernel does, when `new` replaces `old` in a field that
+    /// the checksum covers. `pseudo` is true if the field belongs to the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{update_checksum_u32, update_pseudo_header_sum_u32};
         let mended = match self.unfilled {

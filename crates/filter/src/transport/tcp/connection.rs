@@ -20,8 +20,8 @@ pub(super) struct TcpConnection {
     pub(super) identity: FlowIdentity,
     /// The streams of the client and the server.
     pub(super) sides: [StreamSide; 2],
-    /// Start of the client's data according to a SYN that arrived while the connection was open. It
-    /// applies only if the server confirms the SYN.
+    /// Sequence number at which the client's data starts according to a SYN that arrived while the
+    /// connection was open. The number applies only if the server confirms the SYN.
     pub(super) probe: u32,
     /// Index of the source that emitted the connection's first block.
     pub(super) origin: u16,
@@ -30,15 +30,16 @@ pub(super) struct TcpConnection {
 
 const _: () = assert!(size_of::<TcpConnection>() == 136);
 
-/// Flag of a closed connection: both sides have ended, or the connection was closed by a timeout,
-/// an eviction or a RST. Further segments are late.
+/// Flag of a closed connection: both sides have ended, or a timeout, an eviction or a RST has
+/// closed it. Further segments count as late.
 pub(super) const CLOSED: u8 = 1;
-/// Flag of an open connection in which a SYN has arrived ([`TcpConnection::probe`]).
+/// Flag of an open connection in which a further SYN has arrived ([`TcpConnection::probe`]).
 pub(super) const SYN_PROBED: u8 = 1 << 1;
 /// Flag of a connection whose gap timer is set.
 pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
 /// Flags of a connection in which a host has sent a RST that its peer may accept
-/// ([`super::reset`]): one flag for a RST of the client, and one for a RST of the server.
+/// ([`super::reset`]). The first flag stands for a RST of the client, the second for a RST of the
+/// server.
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
@@ -47,8 +48,8 @@ pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct StreamSide {
-    /// Time on the path's clock at which the current gap began. A gap exists while bytes at `next`
-    /// are missing, and later bytes are held or the end of the stream is known.
+    /// Time on the path's clock at which the current gap began. The stream has a gap if bytes from
+    /// `next` on are missing, and later bytes are held or the end of the stream is known.
     pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
@@ -90,24 +91,25 @@ pub(super) const DATA_EMITTED: u8 = 1 << 2;
 pub(super) const FIN: u8 = 1 << 3;
 /// Flag of a stream that has emitted its end.
 pub(super) const END_EMITTED: u8 = 1 << 4;
-/// Flag of a stream with known `acknowledged` and `window_edge`.
+/// Flag of a stream for which an acknowledgement of the peer was observed, so `acknowledged` and
+/// `window_edge` are known.
 pub(super) const ACK_OBSERVED: u8 = 1 << 5;
 /// Flag of a stream whose SYN was observed, so `window_scale` and `is_syn_signed` are known.
 pub(super) const SYN_OBSERVED: u8 = 1 << 6;
-/// Flag of a stream that broke off without a FIN.
+/// Flag of a stream that ended without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
 /// Value of `window_scale` for a sender that does not scale its windows.
 pub(super) const NO_WINDOW_SCALE: u8 = u8::MAX;
 /// Maximum window scale (RFC 7323 §2.3), assumed if no SYN was observed.
 pub(super) const WINDOW_SCALE_MAX: u8 = 14;
 
-/// Maximum distance of a plausible sequence number, in bytes: the largest possible window (RFC 7323
-/// §2.3).
+/// Maximum distance in bytes between a plausible sequence number and the next expected one: the
+/// largest possible window (RFC 7323 §2.3).
 pub(super) const SEQUENCE_DISTANCE_MAX: u32 = 1 << 30;
 /// Maximum size of a window that is not scaled, in bytes (RFC 9293 §3.1).
 const UNSCALED_WINDOW_MAX: u32 = 0xffff;
-/// Number of bytes beyond the known window that are still accepted, since the capture may lack the
-/// newest window update.
+/// Number of bytes after the known window of the peer that this filter still accepts, since the
+/// capture may lack the newest window update.
 const WINDOW_SLACK_BYTES: u32 = 1 << 20;
 
 impl Session for TcpConnection {
@@ -171,8 +173,8 @@ impl StreamSide {
         if self.has_flags(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
 
-    /// Starts the stream at `sequence`. `begun` is true if the first byte of the stream has this
-    /// sequence number.
+    /// Starts the stream at `sequence`. If `begun` is true, this is the sequence number of the
+    /// first byte of the stream; otherwise, earlier bytes may have been sent.
     pub(super) fn open(&mut self, sequence: u32, begun: bool) {
         (self.start, self.next, self.is_fin_pending) = (sequence, sequence, 0);
         // Bytes before the first that was observed may have been sent before the capture, or
@@ -182,8 +184,8 @@ impl StreamSide {
         self.flags |= OPEN | if begun { START_KNOWN } else { 0 };
     }
 
-    /// Returns true if the stream may restart at another sequence number, because nothing has been
-    /// emitted and the peer has not acknowledged the known start. A server changes its sequence
+    /// Returns true if the stream may restart at another sequence number: nothing of it has been
+    /// emitted, and the peer has not acknowledged its known start. A server changes its sequence
     /// number if it lost the client's first SYN and replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
         let agreed =
@@ -203,8 +205,8 @@ impl StreamSide {
     }
 
     /// Returns the sequence number up to which the peer has acknowledged the stream, or `None` if
-    /// unknown. If the FIN was not observed, its sequence number counts as a byte, because an
-    /// acknowledgement of a FIN looks like an acknowledgement of a byte.
+    /// it is unknown. If the peer has acknowledged a FIN that was not observed, the FIN counts as a
+    /// byte, because the acknowledgement does not distinguish them.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has_flags(ACK_OBSERVED) || !self.has_flags(OPEN) {
             return None;
@@ -220,11 +222,11 @@ impl StreamSide {
         !known || !is_sequence_after(sequence, self.window_edge.wrapping_add(WINDOW_SLACK_BYTES))
     }
 
-    /// Returns true if the peer may accept a RST with this sequence number: the number must be
-    /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
-    /// peer can check. If this side was not observed, the RST is accepted only if it acknowledges
-    /// all data of the peer (`answers` is then true), or has the number that the peer has
-    /// acknowledged.
+    /// Returns true if the peer may accept a RST from this side with sequence number `number`,
+    /// because the number lies within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact
+    /// match, which only the peer can check. On a side that was not observed, the number must be
+    /// the one that the peer has acknowledged, or the RST must acknowledge all data of the peer
+    /// (`answers` is then true).
     pub(super) fn may_accept_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has_flags(OPEN) {
             return answers || (self.has_flags(ACK_OBSERVED) && self.acknowledged == number);
@@ -238,16 +240,16 @@ impl StreamSide {
             || (!is_sequence_after(low, number) && is_sequence_after(high, number))
     }
 
-    /// Returns true if a segment with the sequence numbers from `from` to `to` (exclusive) carries
-    /// new data that the peer may accept.
+    /// Returns true if a segment carries new data that the peer may accept. The segment covers the
+    /// sequence numbers from `from` up to, but not including, `to`.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
         let new = !self.has_flags(OPEN)
             || (is_sequence_after(to, self.next) && self.may_be_accepted(from));
         from != to && new && distance(self.next, from).unsigned_abs() <= SEQUENCE_DISTANCE_MAX
     }
 
-    /// Returns the state for this side of a connection that was considered closed but continues.
-    /// The stream of the new session starts at `next`.
+    /// Returns the initial state of this side in a new session, for a connection that was
+    /// considered closed but continues. The stream of the new session starts at `next`.
     pub(super) fn reopened(self) -> Self {
         let Self {
             next,

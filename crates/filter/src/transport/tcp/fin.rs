@@ -8,10 +8,10 @@ use super::overlap::{Span, held_span};
 use super::reassembly::SideOutput;
 
 impl StreamSide {
-    /// Records the FIN that follows the data `span` of a segment, if the peer may accept it. A FIN
+    /// Records the FIN of a segment whose data covers `span`, if the peer may accept the FIN. A FIN
     /// in sequence ends the stream at once: the peer then drops later bytes, even those that it
-    /// holds (RFC 9293 §3.10.7.4). An early FIN ends the stream, too, unless later bytes have been
-    /// received or acknowledged; in that case, the FIN is pending.
+    /// holds (RFC 9293 §3.10.7.4). An early FIN ends the stream too, unless later bytes have been
+    /// received or acknowledged. In this case, the FIN is pending.
     pub(super) fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
         let fin = span.to;
         let is_ahead = |fin: u32| {
@@ -45,9 +45,9 @@ impl StreamSide {
         self.flags |= FIN;
     }
 
-    /// Updates a pending FIN before the stream advances to sequence number `to`. Accepts the FIN if
-    /// its number is `to`. Discards a FIN with a lower number, because the peer ignores it as part
-    /// of older data.
+    /// Updates a pending FIN before the stream advances to sequence number `to`. If the FIN has
+    /// this number, accepts the FIN. If the FIN has a lower number, discards it, because the peer
+    /// treats it as part of older data.
     pub(super) const fn reach(&mut self, to: u32) {
         if self.is_fin_pending != 0 && !is_sequence_after(self.fin, to) {
             self.is_fin_pending = 0;
@@ -64,13 +64,13 @@ impl StreamSide {
             && is_sequence_after(span.to, self.fin)
     }
 
-    /// Returns true if the peer has acknowledged more than a FIN with sequence number `fin` and the
-    /// bytes before it.
+    /// Returns true if the peer has acknowledged bytes that follow a FIN with sequence number
+    /// `fin`.
     pub(super) fn is_acknowledged_beyond(&self, fin: u32) -> bool {
         self.acknowledged().is_some_and(|number| distance(fin, number) > 1)
     }
 
-    /// Returns `to`, or the end of the stream if that comes first.
+    /// Returns `to` or, if the stream ends before `to`, the end of the stream.
     pub(super) const fn limit_to_end(&self, to: u32) -> u32 {
         if self.has_flags(FIN) && is_sequence_after(to, self.fin) { self.fin } else { to }
     }

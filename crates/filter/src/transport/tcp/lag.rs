@@ -1,10 +1,10 @@
 //! The lag of timestamps behind the path's clock.
 //!
-//! The path's clock never goes back. If the clock that stamps the packets does (it has been set, or
-//! one capture was appended to a later one), all later timestamps are far behind the path's clock,
-//! and every connection would seem idle as soon as it begins. Therefore, no timer ends idle
-//! connections while the timestamps lag. A connection that was silent for longer than the timeout
-//! still ends when its next segment arrives.
+//! The path's clock never goes back, but the clock that stamps the packets may: if it is set back,
+//! or if a capture is followed by an earlier one. All later timestamps are then far behind the
+//! path's clock, and every connection seems idle as soon as it begins. Therefore, no timer ends
+//! idle connections while the timestamps lag. A connection that was silent for longer than the
+//! timeout still ends when its next segment arrives.
 
 use crate::contract::Time;
 
@@ -16,10 +16,10 @@ pub(super) struct StampLag {
 }
 
 impl StampLag {
-    /// Measures the lag of a batch with these timestamps, where `now` is the time on the path's
-    /// clock. If blocks stamped by two clocks alternate, the larger lag counts. Each batch is
-    /// measured anew, because a filter may have been replaced since the last batch. A lag of up to
-    /// half the `timeout` of connections is attributed to waiting and reordering, and counts as 0.
+    /// Measures the lag of a batch with these timestamps. `now` is the time on the path's clock. If
+    /// two clocks stamp the blocks of the batch, the larger lag counts. Earlier batches have no
+    /// influence, because a filter may have been replaced since then. A lag of at most half the
+    /// connection timeout `timeout` may result from waiting and reordering, and counts as 0.
     #[inline]
     pub(super) fn measure(
         &mut self,

@@ -30,8 +30,8 @@ impl StreamSide {
         late > 0
     }
 
-    /// Extends the range of abandoned bytes back to `from`, the beginning of the first of several
-    /// gaps that were abandoned together.
+    /// Extends the range of abandoned bytes back to `from`. Called after several gaps were
+    /// abandoned together; `from` is the beginning of the first one.
     pub(super) fn extend_abandoned_range(&mut self, from: u32) {
         if is_sequence_after(self.abandoned.from, from) {
             self.abandoned.from = from;

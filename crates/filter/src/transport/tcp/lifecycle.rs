@@ -39,8 +39,8 @@ impl TcpConnection {
     }
 
     /// Returns true if a segment belongs to a later connection between the same endpoints. A SYN
-    /// within an open connection is not sufficient (RFC 9293 §3.10.7.4): the server must have
-    /// confirmed it, or the server's side must be unobserved.
+    /// alone does not prove this while this connection is open (RFC 9293 §3.10.7.4): the server
+    /// must have confirmed the SYN, or the server's side must be unobserved.
     pub(super) fn is_superseded(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has_flags(SYN_PROBED);
@@ -66,11 +66,11 @@ impl TcpConnection {
         self.sides.iter().any(|side| side.has_flags(DATA_EMITTED))
     }
 
-    /// Processes a segment of the most common form (fast path): a plain ACK, either without data,
-    /// or with data that is next in order and completely captured (`here` bytes), while nothing is
-    /// held or pending. Returns the index of the sending side. Returns `None`, without effect, for
-    /// other segments, which [`TcpConnection::process_segment`] must process. For the segments
-    /// accepted here, that function would have the same effect.
+    /// Processes a plain ACK on a fast path, and returns the index of the side that sent it. The
+    /// ACK carries no data, or data that is next in order and completely captured (`here` bytes),
+    /// and nothing is held or pending. Returns `None`, without effect, for other segments, which
+    /// [`TcpConnection::process_segment`] must process. That function has the same effect on the
+    /// segments that are accepted here.
     #[inline]
     pub(super) fn process_common_segment(
         &mut self,
@@ -99,8 +99,8 @@ impl TcpConnection {
         Some(sender)
     }
 
-    /// Prepares the block as the next output of side `number`: sets its metadata, and advances the
-    /// side's stream past the block.
+    /// Prepares the block as the next output of side `number`: sets the class and the metadata of
+    /// the block, and advances the stream of the side past the block.
     #[inline]
     pub(super) fn prepare_next_output<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.output_class_and_metadata(number, block.context.time);
@@ -144,8 +144,8 @@ impl TcpConnection {
         self.emit_due_ends(info.time, rules, cx);
     }
 
-    /// Records the acknowledgement number and the window of a segment in the side of its receiver,
-    /// and abandons the gaps before that number.
+    /// Records the acknowledgement number and the window of a segment in the side of the host that
+    /// received it. Abandons the gaps of this side before that number.
     #[inline]
     pub(super) fn process_acknowledgement(
         &mut self,
@@ -160,11 +160,11 @@ impl TcpConnection {
         side.abandon_acknowledged_gaps(&mut output);
     }
 
-    /// Processes a SYN. The SYN starts its side, and also the other side if it acknowledges an
-    /// unobserved SYN. On a side that has already started, the SYN restarts the stream of a server
-    /// that lost the first SYN, or is recorded as the possible start of another connection;
-    /// otherwise the SYN has no effect. Returns true if the side begins with the sequence number of
-    /// this SYN.
+    /// Processes a SYN, and returns true if its side begins with the sequence number of the SYN. A
+    /// SYN starts its side if that has not started yet. If the SYN acknowledges a SYN that was not
+    /// observed, it starts the other side too. A later SYN of a server that lost the client's first
+    /// SYN restarts its stream. A later SYN of the client is recorded as the possible start of
+    /// another connection. Any other SYN has no effect.
     #[cold]
     fn process_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
@@ -227,9 +227,9 @@ impl TcpConnection {
         }
     }
 
-    /// Closes the connection. Emits held data and, if the connection has emitted data, the end of
-    /// each side. Holes and ends are stamped with the time of the last segment, not with the time
-    /// of the timeout, eviction or end of input that caused the close.
+    /// Closes the connection. Emits held data and, if the connection has emitted data before, the
+    /// end of each side. Holes and ends have the time of the last segment, and not the time of the
+    /// timeout, eviction or end of input that closes the connection.
     pub(super) fn close(&mut self, rules: ReassemblyRules, cx: &mut StreamContext<'_, '_>) {
         let time = self.identity.word;
         for number in [CLIENT, SERVER] {
@@ -241,8 +241,8 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons the gaps whose timeout has passed at `now`, or closes the connection if its pending
-    /// RST has taken effect. Holes are stamped with the time of the last segment.
+    /// Abandons the gaps whose timeout has passed at `now`. If a pending RST has taken effect,
+    /// closes the connection instead. Holes have the time of the last segment.
     pub(super) fn abandon_expired_gaps(
         &mut self,
         (now, lag): (Time, StampLag),
@@ -296,9 +296,9 @@ impl TcpConnection {
         (Class::from_natural(self.identity.port.into()), context)
     }
 
-    /// Returns the shift count for the windows that side `number` advertises. The count is 0 if a
-    /// SYN of either side offered no scaling (RFC 7323 §2.2), and the maximum if the SYN of this
-    /// side was not observed.
+    /// Returns the window scale of side `number`: the shift count for the windows that it
+    /// advertises. The count is 0 if a SYN of either side offered no scaling (RFC 7323 §2.2). It is
+    /// the maximum if the SYN of this side was not observed.
     #[inline]
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;

@@ -2,7 +2,7 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons for a missing class or a drop, in the order of the catalog entry.
+/// Reasons of `tcp` for a missing class or a drop. The catalog entry lists them in this order.
 pub(super) const REASONS: &[&str] = &[
     "not ip",
     "malformed",
@@ -17,7 +17,7 @@ pub(super) const REASONS: &[&str] = &[
     "late",
 ];
 
-/// Counters, in the order of the catalog entry.
+/// Names of the counters of `tcp`. The catalog entry lists them in this order.
 pub(super) const COUNTERS: &[&str] = &[
     "new sessions",
     "evicted sessions",

@@ -89,7 +89,7 @@ pub(super) fn held_span(key: u32, block: &Block<'_>) -> Span {
 }
 
 impl StreamSide {
-    /// Trims held segments to the parts outside of `new` where the policy prefers `new`. Drops
+    /// Trims held segments that overlap `new`, if the policy prefers the bytes of `new`. Drops held
     /// segments that `new` then covers completely.
     pub(super) fn trim_held_segments(&mut self, output: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = output.rules.policy;
@@ -167,7 +167,8 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Holds a piece of a block as a new block created by this filter.
+    /// Holds a part of an incoming block. The part counts as a new block that this filter has
+    /// created.
     fn hold_piece<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,

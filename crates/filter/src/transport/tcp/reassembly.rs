@@ -100,10 +100,10 @@ impl StreamSide {
         self.emit_next_segment(output, block, span);
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the peer
-    /// has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
-    /// false if the segment must be held. Returns true if it is now in order, or implausibly far
-    /// ahead.
+    /// Handles a segment that begins after `next`, with a gap before it. Abandons the gap if the
+    /// peer has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
+    /// false if the segment must be held. Returns true if the segment is now in order, or is
+    /// implausibly far ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
             return true;
@@ -124,8 +124,8 @@ impl StreamSide {
         !is_sequence_after(span.from, self.next)
     }
 
-    /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, which is possible
-    /// only with forged state, drops the first held block.
+    /// Advances the stream to `to` ([`StreamSide::skip`]). With forged state, this may have no
+    /// effect; the first held block is then dropped.
     fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(output, to);
@@ -168,8 +168,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits a segment that begins at or before `next`, then a hole for its bytes that were not
-    /// captured, and the held segments that are then in order.
+    /// Emits a segment that begins at or before `next`. Also emits a hole for the bytes of the
+    /// segment that were not captured, and the held segments that are then in order.
     fn emit_next_segment<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
@@ -254,8 +254,8 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Advances the stream to `to`, but not beyond its end: emits held data up to `to`, with holes
-    /// for missing bytes.
+    /// Advances the stream to sequence number `to`, but not beyond the end of the stream. Emits
+    /// held data up to `to`, and holes for missing bytes.
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let from = self.next;
         // A hole may reach a pending FIN.
@@ -267,9 +267,9 @@ impl StreamSide {
         self.extend_abandoned_range(from);
     }
 
-    /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
-    /// stream ends earlier, to its end. A pending FIN in this range is the end of the stream,
-    /// unless the peer has acknowledged later bytes.
+    /// Emits holes for the bytes from `next` to `to` or, if the stream ends earlier, to its end. A
+    /// hole has at most [`BLOCK_MAX`] bytes. A pending FIN in this range ends the stream, unless
+    /// the peer has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let fin = self.fin;
         let is_between = !is_sequence_after(self.next, fin) && !is_sequence_after(fin, to);
@@ -295,9 +295,9 @@ impl StreamSide {
         }
     }
 
-    /// Abandons the gap before the first held block or, if no block is held, before the end of the
-    /// stream. If the peer would not accept this block or the FIN, discards the block or the FIN
-    /// instead. Drops a held block that begins at or after the end of the stream.
+    /// Abandons the gap before the first held block or, if no block is held, before the FIN. If the
+    /// peer would not accept this block or the FIN, discards it instead. Also discards a held block
+    /// that begins at or after the end of the stream.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
@@ -322,9 +322,9 @@ impl StreamSide {
         }
     }
 
-    /// Abandons gaps whose bytes the peer has acknowledged, since these bytes were sent but not
-    /// captured. Only gaps before held data, or before an acknowledged end of the stream, are
-    /// abandoned immediately.
+    /// Abandons gaps whose bytes the peer has acknowledged: these bytes were sent, but not
+    /// captured. Abandons only gaps before held data, and a gap before the end of the stream if the
+    /// peer has acknowledged this end.
     pub(super) fn abandon_acknowledged_gaps(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         let from = self.next;
@@ -338,9 +338,10 @@ impl StreamSide {
         self.extend_abandoned_range(from);
     }
 
-    /// Finishes the side. Emits held data, with holes up to the last acknowledged byte. There is no
-    /// hole on a side that was not observed, nor for a single acknowledged byte, which may be a
-    /// FIN. If the end of the stream is unknown, marks the stream as broken.
+    /// Finishes the side. Emits held data, and holes for missing bytes up to the last acknowledged
+    /// byte. If only one acknowledged byte is missing at the end, emits no hole for it, because it
+    /// may be a FIN. Emits no such hole on a side that was not observed either. If the end of the
+    /// stream is unknown, marks the stream as broken.
     pub(super) fn finish_side(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         while self.has_gap() {
             self.abandon_gap(output);
@@ -410,8 +411,8 @@ fn make_hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// Returns the number of bytes of the segment in `block` that follow the view and were not
-/// captured.
+/// Returns the number of bytes of a segment that were sent after the captured bytes in view.
+/// `block` contains the segment.
 fn truncated_byte_count(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {

@@ -36,9 +36,9 @@ impl TcpConnection {
     }
 
     /// Processes a RST. If the peer may accept the RST, it becomes pending, and its time replaces
-    /// the time of the last segment. The RST takes effect immediately if the gap timeout is 0, or
-    /// if the RST rejects the opening of the connection. Counts a RST that the peer must ignore.
-    /// Does nothing if the connection is closed.
+    /// the time of the last segment. It takes effect at once if the gap timeout is 0, or if it
+    /// rejects the opening of the connection. If the peer must ignore the RST, only counts it. Does
+    /// nothing if the connection is closed.
     #[cold]
     pub(super) fn process_reset(
         &mut self,
@@ -69,8 +69,8 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if the segment is signed exactly when the SYN of its side was, or if that SYN
-    /// was not observed. The peer drops any other segment.
+    /// Returns true if the segment is signed and the SYN of its side was too, or if both are
+    /// unsigned. Also returns true if that SYN was not observed. The peer drops any other segment.
     pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
@@ -92,12 +92,12 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if a segment proves that the RST was forged, or that its receiver ignored it.
-    /// Proof from the sender of the RST is new data or a new acknowledgement. Other segments of the
-    /// peer may have been in flight when the RST was sent, so proof from the peer is a segment that
-    /// arrives more than half of the gap timeout after the RST, or an acknowledgement of data sent
-    /// after the RST. On a closed connection, the segment must also carry new data. A SYN or RST is
-    /// never proof.
+    /// Returns true if a segment proves that a RST was forged, or that the receiver of the RST
+    /// ignored it. If the segment comes from the sender of the RST, new data or a new
+    /// acknowledgement is proof. Segments of the peer may have been in flight when the RST was
+    /// sent. If the segment comes from the peer, it is therefore proof only if it arrives more than
+    /// half of the gap timeout after the RST, or acknowledges data sent after the RST. On a closed
+    /// connection, the segment must also carry new data. A SYN or RST is never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: ReassemblyRules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
@@ -121,8 +121,8 @@ impl TcpConnection {
         late || (more && other.has_flags(OPEN) && is_sequence_after(number, other.next))
     }
 
-    /// Returns false for a FIN that the peer drops because of its signature: the FIN is signed and
-    /// the SYN was not, or the reverse. Returns true for every other segment.
+    /// Returns false for a FIN that the peer drops because of its signature: either the FIN or the
+    /// SYN of the same side is signed, but not both. Returns true for every other segment.
     fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
         !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
     }

@@ -1,4 +1,4 @@
-//! The fields of a segment that connection tracking reads.
+//! The fields of a TCP segment that the filter `tcp` reads to track connections.
 
 use super::connection::NO_WINDOW_SCALE;
 use super::overlap::Span;
@@ -16,7 +16,7 @@ const WINDOW_SCALE_OPTION: u8 = 3;
 /// Kind numbers of the signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
 const SIGNATURE_OPTIONS: [u8; 2] = [19, 29];
 
-/// The fields of a segment that connection tracking reads.
+/// The fields of a TCP segment that the filter `tcp` reads to track connections.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
@@ -75,8 +75,8 @@ impl SegmentInfo {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
 
-    /// Returns true if the client sent the segment, according to its SYN and ACK flags or, if it
-    /// has no SYN, according to its ports: the server's port is the lower one.
+    /// Returns true if the client sent the segment. A SYN reveals this by its ACK flag. The sender
+    /// of any other segment is the client if the port of its peer is the lower one.
     pub(super) const fn is_from_client(&self) -> bool {
         match self.has(flag::SYN) {
             true => !self.has(flag::ACK),

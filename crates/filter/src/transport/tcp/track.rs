@@ -29,8 +29,8 @@ pub(super) struct Tcp {
     lag: StampLag,
     /// Timers for connections with a gap or a pending RST.
     gap_timeouts: TimerWheel,
-    /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
-    /// every batch.
+    /// Lookups for all blocks of a batch, which the filter makes before it processes the first
+    /// block. The vector is reused for every batch.
     lookups: Vec<SegmentLookup>,
 }
 
@@ -217,8 +217,9 @@ impl Tcp {
         self.flows.prefetch(found.iter().take(count).map(|found| found.key));
     }
 
-    /// Processes the block in a lane, whose lookup is `found`. If the fast path accepts the
-    /// segment, returns its data, if any. Any other output is emitted through the context.
+    /// Processes the block of a lane. `found` is the lookup of the block. If the fast path accepts
+    /// the segment and the segment has data, returns the data. All other output is emitted through
+    /// the context.
     #[inline]
     fn process_lane<'a>(
         &mut self,
@@ -277,10 +278,10 @@ impl Tcp {
         start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, (cx.now, lag));
     }
 
-    /// Returns true if the segment belongs to a connection in the table. Before that, closes the
-    /// connection if its pending RST has taken effect, reopens a connection that was closed at a
-    /// RST if the segment disproves this RST, and ends an older connection with the same addresses
-    /// and ports if it has expired or was superseded.
+    /// Returns true if the segment belongs to a connection in the table. First updates the
+    /// connection with this key: closes it if its pending RST has taken effect, reopens it if the
+    /// segment disproves the RST that closed it, and ends it if it has expired or if the segment
+    /// belongs to a later connection.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
@@ -319,8 +320,8 @@ impl Tcp {
         self.begin_session(key, (info.is_down == by_client, port, origin), info.time, cx);
     }
 
-    /// Continues a connection as a new session that begins midstream, after a segment has proved
-    /// that the receiver of an earlier RST ignored the RST, or that the RST was forged.
+    /// Continues a connection that was closed at a RST as a new session, which begins in midstream.
+    /// Called when a segment has proved that the RST was forged, or that its receiver ignored it.
     #[cold]
     fn reopen_connection(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.remove(key) else { return };
@@ -361,9 +362,9 @@ impl Tcp {
         }
     }
 
-    /// Abandons the expired gaps of the timer's connection, or closes the connection if its pending
-    /// RST has taken effect. Restarts the connection's gap timer. Does nothing if the connection no
-    /// longer exists.
+    /// Handles the gap timer of a connection: abandons the gaps that have expired, or closes the
+    /// connection if its pending RST has taken effect. Then restarts the timer if a timeout is
+    /// pending. Does nothing if the connection no longer exists.
     fn handle_gap_timer(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
         if self.connection_of_timer(timer).is_none() {
             return;

@@ -41,8 +41,8 @@ impl TimerWheel {
         }
     }
 
-    /// Inserts a key with due time `due`, where `now` is the current time. A key whose due time is
-    /// beyond the last bucket expires early.
+    /// Inserts a key with due time `due`. `now` is the current time. If the due time is beyond the
+    /// last bucket, the key expires early.
     pub(super) fn add(&mut self, timer: TimerEntry, due: Time, now: Time) {
         if self.len == 0 {
             self.first_bucket = now / self.bucket_span;
@@ -55,8 +55,8 @@ impl TimerWheel {
         }
     }
 
-    /// Returns true if `due` is in an earlier bucket than `now`. If the result is false for a key
-    /// that [`TimerWheel::take_due_timers`] returned, the key expired early.
+    /// Returns true if `due` has passed at `now`, to the accuracy of a bucket. If the result is
+    /// false for a key that [`TimerWheel::take_due_timers`] returned, the key has expired early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.bucket_span > due / self.bucket_span
     }

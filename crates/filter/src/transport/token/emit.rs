@@ -1,9 +1,9 @@
 //! The twin of `token`, which computes the tag without loops.
 //!
-//! The twin hashes the covered bytes in units of eight bytes (words). It loads the last bytes as a
-//! word that ends with the last covered byte, and shifts the excess bytes out. If fewer than eight
-//! bytes are covered, this word begins within the token. The twin therefore never loads single
-//! bytes, nor bytes after the datagram.
+//! The twin hashes the bytes that the token covers in units of eight bytes (words). It loads the
+//! last of these bytes as a word that ends with them, and shifts the bytes out that it has already
+//! hashed. If the token covers fewer than eight bytes, the word begins within the token. The twin
+//! therefore never loads single bytes, nor bytes after the datagram.
 
 use super::{COVERED_BYTES_MAX, NUMBER_SIZE, RESIDUE_COUNT, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
@@ -15,8 +15,8 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
 
-/// Maximum number of covered bytes in a kernel program, which at the tc hook makes at most the
-/// first 256 bytes of a frame directly readable.
+/// Maximum number of bytes that the token covers in a kernel program. At the tc hook, a program can
+/// directly read at most the first 256 bytes of a frame.
 const TWIN_COVERED_BYTES_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERED_BYTES_MAX <= COVERED_BYTES_MAX);
 /// Size of a word in bytes.
@@ -24,7 +24,7 @@ const WORD_BYTES: usize = 8;
 /// Offset of the addresses in the tag's input, in bytes.
 const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
-/// Emits the twin, which validates tokens.
+/// Emits the twin of `token`, which validates tokens.
 pub(super) fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -73,7 +73,7 @@ pub(super) fn emit_twin<'s>(
     Ok(Answer::new(Class::YES.0, Layers { at, length: Some(length), l4, ..on }))
 }
 
-/// Positions in the frame of the bytes over which the tag is computed.
+/// Positions in the frame of the bytes from which the tag of a token is computed.
 struct TagInput<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,
@@ -131,8 +131,8 @@ fn emit_tag<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// Emits code that computes the last word of the hash from the last bytes that the token covers and
-/// the length of the input.
+/// Emits code that computes the last word of the hash input: the last bytes that the token covers,
+/// followed by the length of the input.
 fn emit_last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,

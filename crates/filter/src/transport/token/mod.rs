@@ -107,7 +107,8 @@ const TOKEN_SIZE: usize = 16;
 const NUMBER_SIZE: usize = 8;
 /// Maximum number of data bytes that the tag covers.
 const COVERED_BYTES_MAX: u16 = 1024;
-/// Modulus of the residues for which used numbers are recorded; a power of two.
+/// Number of residue classes into which the numbers of tokens are divided; a power of two. The
+/// filter records used numbers separately for each residue.
 const RESIDUE_COUNT: usize = 256;
 
 /// The parsed arguments of `token`.
@@ -134,7 +135,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     }))
 }
 
-/// The largest accepted number of each residue; 0 if no number has been accepted.
+/// The largest token number that has been accepted for each residue, or 0 if none has.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {
@@ -162,8 +163,8 @@ impl UsedNumbers {
 struct TokenFilter {
     key: Key,
     covers: u16,
-    /// True if this filter is the fallback of a kernel program, which stores the used numbers.
-    /// Until these numbers have been moved to this filter, no datagram passes.
+    /// True if this filter is the fallback of a kernel program, which stores the used numbers. No
+    /// datagram passes until these numbers have been moved to this filter.
     is_fallback: bool,
     used_numbers: Sessions<UsedNumbers>,
 }

@@ -140,8 +140,8 @@ fn h22_fallback_of_a_twin_is_unsure_of_every_datagram() {
     assert_eq!(node.unanswered_reasons().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
-/// A program that covers the maximum number of bytes must fit on the stack for every loader. A
-/// larger number of bytes is rejected.
+/// A program whose token covers the maximum number of bytes must compile for every hook, with and
+/// without CAP_PERFMON. A larger number of bytes must be rejected.
 #[test]
 fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {

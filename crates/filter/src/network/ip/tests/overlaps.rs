@@ -70,7 +70,8 @@ fn fragments_of_letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
         .collect()
 }
 
-/// Returns the letter of each unit of 8 bytes.
+/// Returns the letter that fills each unit of 8 bytes of `data`. Panics if a unit contains
+/// different bytes.
 fn unit_letters(data: &[u8]) -> String {
     let unit = |unit: &[u8]| {
         assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");

@@ -15,8 +15,8 @@ fn outcome(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// Returns the frames of a connection with these segments of the client, after which the server
-/// closes and acknowledges the client's data up to `end`.
+/// Returns the frames of a connection: these segments of the client, and then the FIN of the
+/// server, which acknowledges the client's data up to `end`.
 fn closed_connection_frames(segments: impl IntoIterator<Item = Frame>, end: u32) -> Vec<Frame> {
     let close = [
         server_segment(FIN, 501, b"").with_acknowledgement(end),

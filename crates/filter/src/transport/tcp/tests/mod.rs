@@ -30,7 +30,8 @@ fn server_segment(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment((PORTS.1, PORTS.0), flags, sequence, payload).with_swapped_addresses()
 }
 
-/// Makes a handshake after which the client's data begins at 101 and the server's at 501.
+/// Makes a handshake. The client's data then begins at sequence number 101, and the server's at
+/// 501.
 fn handshake_frames() -> Vec<Frame> {
     vec![
         client_segment(SYN, 100, b""),

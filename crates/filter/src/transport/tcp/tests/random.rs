@@ -10,7 +10,7 @@ use testkit::Random;
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 const ROUNDS: usize = 300;
 
-/// Disturbances of a conversation on its way to the capture.
+/// Disturbances that affect the segments of a conversation between the sender and the capture.
 #[derive(Clone, Copy, Debug)]
 struct Disturbance {
     /// Loss ratio: one in this many segments is lost, together with its retransmissions. No segment
@@ -340,8 +340,8 @@ fn corrupt_frames(random: &mut Random, frames: &mut [Frame]) {
     }
 }
 
-/// The stream agrees with a model of the policy that decides byte by byte. The model compares each
-/// range of a held piece with the new segment.
+/// Compares the output with a model of the overlap policies, which decides for each byte. The model
+/// compares each range of bytes that a held segment supplies with the new segment.
 #[test]
 fn overlaps_follow_the_policy() {
     let mut random = Random::with_replayable_seed();
@@ -370,7 +370,7 @@ fn overlaps_follow_the_policy() {
     }
 }
 
-/// Adds a segment to the model, which stores for each byte the piece that supplies it.
+/// Adds a segment to the model, which stores for each byte the segment that supplies it.
 fn add_segment_to_model(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],
