@@ -8,7 +8,8 @@ use abi::{BLOCK_MAX, BlockFlags, Class, DbufId, Entry, Extent, Marks, RichPointe
 use filter::Block;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Number of bytes that precede the frame in a message.
+/// Size in bytes of the entry with which a message begins. The bytes of the block's frame follow
+/// it.
 pub const MESSAGE_HEAD_SIZE: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = BLOCK_MAX;
@@ -28,9 +29,9 @@ pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     MESSAGE_HEAD_SIZE + length
 }
 
-/// Returns the entry of a block to be sent with the bytes of the block's frame. Unless the block is
-/// a hole, the captured length is set to the length of the frame, and the length on the wire is at
-/// least as large.
+/// Returns the entry that precedes a block's frame in a message. Unless the block is a hole, its
+/// captured length is set to the length of the frame, and its length on the wire is at least as
+/// large.
 pub fn entry_for_sending(block: &Block<'_>) -> Entry {
     let mut entry = block.entry();
     if !entry.pointer.is_hole() {
@@ -41,7 +42,7 @@ pub fn entry_for_sending(block: &Block<'_>) -> Entry {
     entry
 }
 
-/// A defect found in an untrusted message.
+/// The reason why a reader rejects a message from an untrusted process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageDefect {
     /// The message is shorter than an entry.
@@ -53,7 +54,7 @@ pub enum MessageDefect {
     /// A layer of the block begins outside the frame.
     #[error("one of its layers begins outside of its frame")]
     Layer,
-    /// The class is not one that a block can have.
+    /// The class in the block's entry is not a valid class.
     #[error("it has an invalid class")]
     Class,
     /// The block has flags that are not defined.
@@ -65,13 +66,13 @@ pub enum MessageDefect {
     /// The captured length differs from the length of the frame, or exceeds the length on the wire.
     #[error("it is longer than its frame was on the wire")]
     Length,
-    /// The message is neither a block nor an expected record.
+    /// The message is neither a block nor a record that the reader expects.
     #[error("it is neither a block nor an expected record")]
     StateRecord,
-    /// The filter state in the message is invalid.
+    /// The message contains a filter's state, which is invalid.
     #[error("it is not a valid state of a filter")]
     State,
-    /// The message adds more state or held blocks than a filter may have.
+    /// The message would give a filter more state, or more held blocks, than the filter may have.
     #[error("it exceeds what a filter may hold")]
     TooMuch,
 }
@@ -130,8 +131,9 @@ pub fn validate_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry
     Ok(Entry { pointer, context, marks })
 }
 
-/// Checks the block of a message and copies it into an intake. Returns the length of the block's
-/// view, or `None` if the pool currently has no free memory or the intake has no room.
+/// Checks the block in a message and appends a copy of it to an intake. Returns the length of the
+/// block's view. Returns `None` if the pool currently has no free memory, or if the intake has no
+/// room.
 pub fn copy_into_intake(
     message: &[u8],
     origins: u16,
@@ -173,14 +175,16 @@ pub fn entry_or_hole_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     }
 }
 
-/// Placeholder for the dbuf id in a message. The receiver replaces it.
+/// Dbuf id in the entry of a message. It has no meaning; the receiver replaces it with the id of
+/// its own dbuf.
 const PLACEHOLDER_DBUF: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
 };
 
-/// Returns the entry of a block for use without its frame, which is sent or stored separately. A
-/// hole stays a hole; any other pointer is replaced by one that refers to [`PLACEHOLDER_DBUF`].
+/// Returns the entry of a block for a message without the frame, which is sent or stored
+/// separately. The pointer of the entry refers to [`PLACEHOLDER_DBUF`], except that a hole stays a
+/// hole.
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => hole_entry(entry),
@@ -188,7 +192,7 @@ pub fn entry_without_frame(entry: Entry) -> Entry {
     }
 }
 
-/// Returns the entry with its pointer replaced by a hole of the same length and class.
+/// Returns `entry` with its pointer replaced by a hole of the same length and class.
 fn hole_entry(entry: Entry) -> Entry {
     let pointer = RichPointer::hole(entry.pointer.length()).with_class(entry.pointer.class);
     Entry { pointer, ..entry }

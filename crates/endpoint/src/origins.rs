@@ -6,11 +6,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-/// A shared, append-only list of the names of all current and former sources.
+/// A shared, append-only list of the names of a path's sources, including sources that have been
+/// removed.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Arc<OriginTail>);
 
-/// The part of the list that follows a name; unset until another name is appended.
+/// A link to the rest of the list, after a name. It is unset until another name is appended.
 #[derive(Debug, Default)]
 struct OriginTail(OnceLock<Box<OriginNode>>);
 
@@ -29,8 +30,8 @@ impl Origins {
         all
     }
 
-    /// Extends the list to `names`, which must begin with the current names. The current names are
-    /// not replaced.
+    /// Appends new names to the list, so that it equals `names`. `names` must begin with the
+    /// current names, which are not replaced.
     pub fn extend_to(&self, names: &[String]) {
         let mut rest = &*self.0;
         for name in names {

@@ -17,13 +17,13 @@ use sys::steps::RollbackLog;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Readers(Vec<FilePermissions>);
 
-/// Context for creating a file: the rollback log, and the users who may read the file.
+/// Context in which a sink creates a file: the rollback log, and the users who may read the file.
 pub(crate) type FileCreationContext<'m> = (&'m RollbackLog, &'m Readers);
 
 /// The set of all users, for output that depends on no input file.
 pub static ALL_USERS: Readers = Readers(Vec::new());
 
-/// Permissions of one input file that determine who may read it.
+/// Group and mode of an input file, which determine who may read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FilePermissions {
     group: u32,
@@ -38,9 +38,9 @@ const ACCESS_LIST_ATTRIBUTE: &str = "system.posix_acl_access";
 const SET_GROUP_ID_BIT: u32 = 0o2000;
 
 impl Readers {
-    /// Adds the restrictions of the input file with this path; `-` is standard input. A file whose
-    /// metadata cannot be read adds no restriction, because opening the file fails later with a
-    /// message.
+    /// Restricts the set to users who may read the input file with this path; `-` is standard
+    /// input. A file whose metadata cannot be read adds no restriction, because opening the file
+    /// fails later with a message.
     pub fn restrict_to_readers_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
@@ -70,8 +70,8 @@ impl Readers {
         full & (0o700 | group | others)
     }
 
-    /// Returns the mode, before the umask, of a file to be created at the path `file`, as
-    /// [`Self::file_mode`] does for its directory.
+    /// Returns the mode, before the umask, of a file to be created at the path `file`. Computes it
+    /// with [`Self::file_mode`] from the parent directory of `file`.
     pub(crate) fn file_mode_for_path(&self, file: &Path, full: u32) -> u32 {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.file_mode(directory.unwrap_or_else(|| Path::new(".")), full)

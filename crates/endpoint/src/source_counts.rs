@@ -1,4 +1,5 @@
-//! Parts of the counters of a source ([`SourceCounters`](crate::SourceCounters)).
+//! Counters that are parts of a source's counters ([`SourceCounters`](crate::SourceCounters)):
+//! counts for each arc, and the read position in a file.
 
 use crate::loss_ranges::LossRanges;
 use filter::Amount;
@@ -6,13 +7,14 @@ use filter::Amount;
 /// Frame and block counts of one arc.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArcCounts {
-    /// Blocks that the source has emitted into the space on this arc.
+    /// Amount of blocks that have left the source on this arc.
     pub taken: Amount,
     /// Number of frames that were overwritten before they were copied.
     pub lapped: u64,
     /// Number of frames that were still in the rings when the path ended.
     pub unread: u64,
-    /// Positions of the overwritten frames on this arc, per processor.
+    /// Positions at which frames on this arc were overwritten. Each processor numbers its own
+    /// frames.
     pub missing: LossRanges,
 }
 

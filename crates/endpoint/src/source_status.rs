@@ -20,7 +20,7 @@ pub enum SourceStatus {
 }
 
 impl SourceStatus {
-    /// Status of a source that waits for its descriptor without a time limit.
+    /// Status of a source that waits for input on its descriptor, without a time limit.
     pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
 
     /// Returns the status of a source that waits only until this time, not for its descriptor.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Time without progress after which a stopped path abandons a reader of its output.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
-/// Interval in ns at which a blocked wait checks whether the path was stopped.
+/// Interval, in ns, at which a wait for a reader checks whether the path has been stopped.
 const CHECK_INTERVAL_NS: i64 = 50_000_000;
 
 /// The stop flag of a path; `None` for an output that belongs to no path.
@@ -57,16 +57,17 @@ impl StopFlag {
     }
 }
 
-/// A stall of a stopped path, measured from the first check after the stop.
+/// A timer for a stall: the time for which a stopped path has made no progress.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Stall {
-    /// Monotonic time in ns of the first check that found the stall; `None` before that.
+    /// Monotonic time, in ns, of the first check at which the path made no progress; `None` while
+    /// it makes progress.
     begin: Option<u64>,
 }
 
 impl Stall {
-    /// Records a check. Returns true if `stalled` was true in all checks of at least the last
-    /// [`STALL_MAX`], this one included.
+    /// Records whether the path was stalled at a check. Returns true if it was stalled at all
+    /// checks for at least [`STALL_MAX`], including this one.
     pub(crate) fn record_stall_check(&mut self, stalled: bool) -> bool {
         if !stalled {
             self.begin = None;

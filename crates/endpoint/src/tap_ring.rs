@@ -20,11 +20,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{GatherWrite, Mapping, Memfd, Seals};
 
-/// Capacity of a ring in bytes.
+/// Capacity in bytes of the ring between a path and the reader of a tap.
 pub const TAP_RING_SIZE: usize = 8 << 20;
-/// Offset of the first byte of the ring. The control words of both sides precede the ring.
+/// Offset in the shared file at which the bytes of the ring begin. The control words of both sides
+/// precede them.
 const DATA_OFFSET: usize = 4096;
-/// Length of the file in bytes.
+/// Length in bytes of the file that a path and the reader of a tap share.
 const TAP_FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
 /// Minimum number of bytes for which memory is allocated in one step. Memory is allocated before it
 /// is used, so that a shortage of memory is reported as an error.
@@ -35,12 +36,12 @@ const ALLOCATION_STEP_MIN: u64 = 256 << 10;
 pub struct TapRingWriter {
     file: Memfd,
     position: ByteRingWriter<Arc<Mapping>>,
-    /// Positions between which memory is allocated. If they are at least [`TAP_RING_SIZE`] apart,
-    /// all memory of the ring is allocated.
+    /// Range of stream positions whose bytes in the ring have memory. If its ends are at least
+    /// [`TAP_RING_SIZE`] apart, all memory of the ring is allocated.
     allocated: (u64, u64),
 }
 
-/// A handle that returns the number of bytes in a ring.
+/// A handle from which any thread reads the number of bytes in a ring.
 #[derive(Clone, Debug)]
 pub struct TapRingLevel(Arc<Mapping>);
 
@@ -60,8 +61,8 @@ impl From<PositionFault> for TapRingFault {
 }
 
 impl TapRingWriter {
-    /// Creates an empty ring, whose reader counts as waiting for the first bytes. Memory is
-    /// allocated when bytes are written.
+    /// Creates an empty ring. Its reader counts as waiting, so the writer notifies it of the first
+    /// bytes. Memory is allocated only when bytes are written.
     pub fn new() -> sys::Result<Self> {
         let file = Memfd::create("streamline-tap", TAP_FILE_SIZE)?;
         file.allocate(0, DATA_OFFSET)?;
@@ -104,15 +105,15 @@ impl TapRingWriter {
         Ok(length)
     }
 
-    /// Returns true if the reader waits for bytes and has not been notified yet; the caller must
-    /// then notify it. Further calls return false until the reader waits again.
+    /// Returns true if the caller must notify the reader, because it waits for bytes. Further calls
+    /// return false until the reader waits again.
     #[must_use]
     pub fn take_reader_waits(&self) -> bool {
         self.position.take_reader_waits()
     }
 
-    /// Requests a notification from the reader once a large part of the ring is free. If that much
-    /// is already free, requests nothing and returns true.
+    /// Asks the reader for a notification once a large part of the ring is free. Returns true,
+    /// without asking, if that much is free already.
     pub fn announce_wait(&self) -> bool {
         self.position.announce_wait()
     }
@@ -134,8 +135,8 @@ impl TapRingWriter {
         }
     }
 
-    /// Allocates the memory at least up to position `end`, so that a store cannot fail unless the
-    /// reader punches holes into the file.
+    /// Allocates the memory of the ring at least up to stream position `end`. Later stores to this
+    /// memory then cannot fail for lack of memory, unless the reader punches holes into the file.
     fn allocate(&mut self, end: u64) -> Result<(), TapRingFault> {
         let (from, to) = self.allocated;
         let all = from + TAP_RING_SIZE as u64;
@@ -156,8 +157,8 @@ impl TapRingWriter {
 }
 
 impl TapRingLevel {
-    /// Returns the number of bytes in the ring. The result is too small by the number of bytes that
-    /// the reader takes during the call.
+    /// Returns the number of bytes in the ring. If the reader takes bytes during the call, the
+    /// result may be too small by the number of these bytes.
     #[must_use]
     pub fn get(&self) -> usize {
         let written = self.0.load(RingWord::Written);
@@ -208,16 +209,16 @@ impl TapRingReader {
         }
     }
 
-    /// Takes `length` bytes, which must be available, out of the ring. Returns true if the path
-    /// waits for room, there is now enough, and the path has not been notified yet; the caller must
-    /// then notify it.
+    /// Frees the next `length` bytes of the ring, which must be available. Returns true if the
+    /// caller must notify the path, because the path waits for room, there is now enough, and no
+    /// notification has been sent yet.
     #[must_use]
     pub fn take(&mut self, length: usize) -> bool {
         self.0.take(length)
     }
 
-    /// Requests a notification from the path when the next bytes arrive. The caller must then check
-    /// for available bytes once more.
+    /// Asks the path for a notification when the next bytes arrive. The caller must then check once
+    /// more for available bytes.
     pub fn announce_wait(&self) {
         self.0.announce_wait();
     }

@@ -1,11 +1,11 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
 //! The caller passes a closure that receives the space, and gets the closure's result or the reason
-//! why it was not executed. The thread of the space executes the closure between two passes, when
-//! each block of the space has been read by all readers, is held by a filter, or is in a ring. The
-//! data path therefore needs no lock, shared data or atomic operation for commands. While no
-//! command is queued, a pass costs one extra load, of a flag that no other thread is writing. A
-//! command wakes a sleeping space.
+//! why it was not executed. The thread of the space executes the closure between two passes. No
+//! walk is then in progress: each block of the space has been read by all readers, is held by a
+//! filter, or is in a ring. The data path therefore needs no lock, shared data or atomic operation
+//! for commands. While no command is queued, each pass only loads a flag that no other thread is
+//! writing. A new command wakes a sleeping space.
 //!
 //! A space that waits at a full ring is in the middle of a pass. It executes no command until the
 //! reader takes entries from the ring; the error [`CommandError::RingFull`] names the ring. A
@@ -41,8 +41,8 @@ pub enum CommandError {
         /// Number of the edge whose ring is full.
         edge: usize,
     },
-    /// The space did not begin the command in time, because a sink or program blocks it or because
-    /// its thread gets no CPU time.
+    /// The space did not begin to execute the command in time, because a sink or a program blocks
+    /// the space, or because its thread gets no CPU time.
     #[error("{space} did not start the command in time")]
     Late {
         /// Name of the space that did not begin the command.
@@ -51,8 +51,8 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the number of the edge whose full ring prevented the command, or `None` for any
-    /// other error.
+    /// Returns the number of the edge whose full ring prevented the execution of the command, or
+    /// `None` if this error has another reason.
     #[must_use]
     pub const fn full_ring(&self) -> Option<usize> {
         match self {
@@ -68,18 +68,21 @@ type Command = Box<dyn FnOnce(&mut Space) + Send>;
 pub struct CommandQueue {
     /// Status of the space: its name, and the full ring at which it waits.
     pub status: Arc<SpaceStatus>,
-    /// Set when a command is queued; cleared when the space finds the queue empty.
+    /// True if commands may be queued. Set when a command is queued, and cleared when the space
+    /// finds the queue empty.
     pending: AtomicBool,
     /// Kernel thread id of the space's thread; 0 before the thread starts. Not reset when the space
     /// ends.
     thread: AtomicU32,
     inbox: Mutex<Inbox>,
-    /// Condition variable that is notified when the space ends.
+    /// Condition variable, notified when the space ends, on which [`CommandQueue::wait_for_end`]
+    /// waits.
     ended: Condvar,
     doorbell: Arc<Doorbell>,
 }
 
-/// The queued commands of a space, and the latest counters and resources that the space reported.
+/// The part of a command queue that a lock protects: the queued commands, and the counters and
+/// resources that the space reported last.
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
@@ -110,7 +113,8 @@ impl fmt::Debug for CommandQueue {
 }
 
 impl CommandQueue {
-    /// Creates a command queue. The space sleeps on `doorbell`, which [`Self::send`] notifies.
+    /// Creates the command queue of the space `name`. The space sleeps on `doorbell`, which
+    /// [`Self::send`] notifies.
     pub fn new(name: String, doorbell: Arc<Doorbell>) -> Self {
         let (status, pending) = (Arc::new(SpaceStatus::new(name)), AtomicBool::new(false));
         let (thread, inbox, ended) = (AtomicU32::new(0), Mutex::default(), Condvar::new());
@@ -146,7 +150,7 @@ impl CommandQueue {
     }
 
     /// Executes a command in the space between two passes, and returns the command's result. If the
-    /// execution has not begun after `limit`, withdraws the command and fails; otherwise waits
+    /// execution has not begun after `limit`, withdraws the command and fails. Otherwise, waits
     /// without a time limit until the execution ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
@@ -156,9 +160,9 @@ impl CommandQueue {
         self.send(command)?.wait_for_result(limit)
     }
 
-    /// Borrows the space from its thread, which blocks until the space is returned. Waits for at
-    /// most `limit` until the space accepts the request, and then without a time limit until its
-    /// current pass ends.
+    /// Borrows the space from its thread, which then blocks until the borrower returns the space.
+    /// Waits for at most `limit` until the space accepts the request. After that, waits without a
+    /// time limit until the current pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, receiver), (back, goes)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
         let request = BorrowRequest { to, back: goes };
@@ -258,7 +262,7 @@ impl CommandQueue {
     }
 }
 
-/// A command that is queued or being executed.
+/// A handle with which the sender of a command waits for the command's result.
 #[derive(Debug)]
 pub struct PendingCommand<A> {
     queue: Arc<CommandQueue>,
@@ -282,7 +286,8 @@ impl<A> PendingCommand<A> {
     }
 }
 
-/// A request for exclusive access to a space, which the space grants between two passes.
+/// A command that requests exclusive access to a space. The space grants the access between two
+/// passes.
 #[derive(Debug)]
 pub struct BorrowRequest {
     to: mpsc::SyncSender<Box<Space>>,
@@ -326,7 +331,7 @@ impl ExclusiveBorrow {
 pub struct CommandReceiver(pub(crate) Arc<CommandQueue>);
 
 impl CommandReceiver {
-    /// Stores the final counters of the space.
+    /// Stores the final counters of the space in the queue, for readers after the space has ended.
     pub fn store_final_counters(&self, counted: SpaceCounters) {
         self.0.lock_inbox().last = Some(counted);
     }

@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::eventfd::EventFd;
 
-/// State with which a path controls its spaces: stop requests, position requests, and events. All
-/// spaces poll it.
+/// State through which a path controls its spaces, which poll it: stop requests, position requests,
+/// and events.
 #[derive(Debug)]
 pub struct Control {
     stopped: Arc<AtomicBool>,
-    /// Number of position requests so far, modulo 2³².
+    /// Number of position requests so far, modulo 2³². A change tells each space to store the
+    /// positions of its sources.
     requests: AtomicU32,
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: EventFd,
-    /// True if a listener is set and no block has arrived from any source since then.
+    /// True if a listener has been set and still waits for the first block from any source.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
     /// True if `input_event` is set.
@@ -41,7 +42,8 @@ pub enum ControlEvent {
     Stalled(SinkStall),
 }
 
-/// A sink's write that blocked a thread while blocks waited at the thread's source.
+/// A slow write of a sink. It blocked a thread that also reads a source, while blocks waited at
+/// this source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkStall {
     /// Node number of the sink.
@@ -69,10 +71,10 @@ pub struct SourceProgress {
     pub planned: usize,
     /// Name of the source.
     pub name: String,
-    /// Counts of the source as of its latest answer to a position request.
+    /// Counts of the source when it last answered a position request.
     pub counters: SourceCounters,
-    /// True if the source has answered the latest request or has ended. False while a full ring or
-    /// a slow sink blocks the source's space.
+    /// True if the source has answered the latest position request, or has ended. False while the
+    /// source's space cannot answer, because a full ring or a slow sink blocks it.
     pub fresh: bool,
     /// True if the counts are final because the source has ended.
     pub last: bool,
@@ -103,8 +105,8 @@ impl Control {
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
-    /// Reports [`ControlEvent::FirstBlocks`] on the first call after a listener is set. All other
-    /// calls cost one load.
+    /// Reports [`ControlEvent::FirstBlocks`] to the listener if these are the first blocks since
+    /// the listener was set. All other calls cost one load.
     #[inline]
     pub fn report_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {
@@ -167,7 +169,7 @@ impl Control {
         *self.doorbells.lock().unwrap_or_else(PoisonError::into_inner) = doorbells.collect();
     }
 
-    /// Stops the sources; blocks already in the path are drained.
+    /// Requests that all sources of the path stop. Blocks that are already in the path are drained.
     pub fn stop(&self) {
         // SYNC POINT: stop; pairs with the Acquire in `is_stopped`.
         self.stopped.store(true, Ordering::Release);

@@ -12,8 +12,8 @@ use std::collections::HashSet;
 /// The report of a filter or sink, with the number and name of its node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Number of the node, which changes to the path do not alter. In reports to users, `engine`
-    /// replaces it with the index of the node in the current plan.
+    /// Number of the node, which stays the same when the path is changed. In reports to users,
+    /// `engine` replaces it with the index of the node in the current plan.
     pub planned: usize,
     /// Name of the filter or sink.
     pub name: String,
@@ -26,28 +26,34 @@ pub struct NodeReport {
 pub struct ImportCounters {
     /// Number of the edge to which the ring belongs.
     pub planned: usize,
-    /// Index, in its space, of the node at which the ring's blocks enter the graph; `usize::MAX`
-    /// once the node is removed.
+    /// Index of the node at which the ring's blocks enter the graph of the reader's space;
+    /// `usize::MAX` once the node has been removed.
     pub node: usize,
-    /// Name of the node. The nodes of several rings may have the same name.
+    /// Name of the node at which the ring's blocks enter. Several rings may have nodes of the same
+    /// name.
     pub name: NodeName,
     /// Blocks and bytes that the reader has taken from the ring.
     pub taken: Amount,
 }
 
-/// Counters of one space, collected by the space between two passes or when it ends.
+/// Counters of the nodes, edges and rings of one space. The space collects them between two passes,
+/// or when it ends.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceCounters {
     pub(crate) nodes: Vec<NodeCounters>,
-    /// Edges that were removed while the space ran, except continuations of kernel edges.
+    /// Edges that were removed while the space ran. Edges that continue a kernel edge are in
+    /// `continuations` instead.
     pub(crate) edges: Vec<Edge>,
-    /// User-space continuations of kernel edges, including edges to nodes that were removed.
+    /// Edges in this space that continue edges of a kernel program, including those to removed
+    /// nodes.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
-    /// Reports, each with the index of its node, which is `usize::MAX` for a removed node.
+    /// Reports of filters and sinks, each with the index of the node. The index of a removed node
+    /// is `usize::MAX`.
     pub(crate) reports: Vec<(usize, NodeReport)>,
     pub(crate) failed: bool,
-    /// Additional counts of a space that runs in the kernel; `None` for a thread.
+    /// Additional counts of a space that runs in the kernel; `None` for a space that runs in a
+    /// thread.
     pub(crate) kernel_counts: Option<KernelCounts>,
 }
 
@@ -56,19 +62,20 @@ pub struct SpaceCounters {
 pub struct KernelCounts {
     /// Name and counts of each source.
     pub sources: Vec<(String, SourceCounters)>,
-    /// Edges between nodes of the space.
+    /// Edges between nodes of this kernel space.
     pub edges: Vec<Edge>,
-    /// Edges from the space to user space.
+    /// Edges that lead from this kernel space to spaces in user space.
     pub exits: Vec<ExitEdge>,
 }
 
 /// An edge from a kernel program to user space, with the program's counts.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
-    /// Name of the edge: node number of the source, number of earlier kernel programs at the
-    /// source, and index of the edge among all edges that leave the program.
+    /// Name that identifies the edge: the node number of the source, the number of kernel programs
+    /// that the source has had before this one, and the index of the edge among the edges that
+    /// leave the program.
     pub name: (usize, usize, usize),
-    /// Counters of the edge, as counted by the program.
+    /// Counters of the edge, as the kernel program has counted them.
     pub edge: Edge,
 }
 
@@ -83,16 +90,16 @@ pub struct RetiredCounters {
     pub(crate) reports: Vec<NodeReport>,
 }
 
-/// A kernel edge that continues in user space: the name of the kernel edge ([`ExitEdge::name`]),
-/// and the counters of the edge over which its blocks leave the user-space source that receives
-/// them.
+/// The user-space part of an edge that begins in a kernel program. The first field is the name of
+/// the kernel edge ([`ExitEdge::name`]). The second field contains the counters of the edge on
+/// which the blocks leave the user-space source that receives them from the program.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs. `before` contains the counters of all nodes
-    /// that the space had just before the removal. `is_removed_node` returns true for the index of
-    /// a removed node; `is_removed_arc` returns true for the node index and arc index of a removed
-    /// arc.
+    /// Adds the counters of nodes and arcs that have been removed. `before` contains the counters
+    /// of the space just before the removal. `is_removed_node` tells, for the index of a node,
+    /// whether it was removed; `is_removed_arc` does the same for the indices of a node and of one
+    /// of its arcs.
     pub fn add(
         &mut self,
         before: SpaceCounters,
@@ -126,7 +133,7 @@ impl RetiredCounters {
     }
 }
 
-/// Counters of one node, and of its edges and its ring.
+/// Counters of one node, of the edges that leave it, and of the ring that it writes.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCounters {
     pub(crate) entry: NodeEntry,
@@ -145,9 +152,10 @@ pub(crate) struct NodeCounters {
 }
 
 impl SpaceCounters {
-    /// Collects the counters of the nodes and rings of a space, without reports. `kept` contains
-    /// the frames that the history of a source retains, with the index of the source's node.
-    /// `failed` is true if the path has failed.
+    /// Collects the counters of a space's nodes and rings. The result contains no reports. `kept`
+    /// lists the frames that sources retain as history, each with the index of the source's node.
+    /// `imported` and `retired` contain the counters of the space's input rings and of its removed
+    /// nodes. `failed` is true if the path has failed.
     pub fn new(
         (nodes, kept): (&[Node], &[(usize, RetainedFrames)]),
         mut imported: Vec<ImportCounters>,
@@ -205,7 +213,8 @@ impl SpaceCounters {
         }
     }
 
-    /// Adds the reports of the nodes from which the counters were collected.
+    /// Adds the reports of the space's nodes, including removed ones. `nodes` must be the nodes
+    /// from which the counters were collected.
     #[must_use]
     pub fn with_reports(mut self, nodes: &[Node], retired: &RetiredCounters) -> Self {
         let reported_by =
@@ -215,8 +224,9 @@ impl SpaceCounters {
         self
     }
 
-    /// Returns the totals that this space has received from the kernel program of the source with
-    /// node number `source`. Returns `None` if the space receives no output of such a program.
+    /// Returns the counters of a source whose program runs in the kernel, as received by this
+    /// space. `source` is the node number of the source. Returns `None` if this space does not
+    /// receive the output of the program.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
         let receives =
             |node: &&NodeCounters| node.receives_kernel_output && node.entry.planned == source;
@@ -231,9 +241,10 @@ impl SpaceCounters {
     }
 }
 
-/// Pairs each edge that leaves `node`, the receiver of a kernel program's output, with the name of
-/// the kernel edge that it continues. `before` contains the removed nodes, including the receivers
-/// of earlier programs.
+/// Names the edges that continue kernel edges in user space. `node` is the source that receives the
+/// output of a kernel program, and `calls` are the edges that leave it. `before` contains the
+/// removed nodes, including the receivers of earlier programs. Yields each edge with the name of
+/// the kernel edge that it continues.
 fn find_kernel_continuations(
     before: &[NodeCounters],
     node: &NodeCounters,
@@ -294,8 +305,9 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
     Some(NodeReport { planned: node.planned, name: node.name.to_string(), report })
 }
 
-/// Returns the amount that a sink has delivered. Until the sink ends, `accepted_by_sink` includes
-/// blocks that the sink drops; they are subtracted here, because the ledger lists them by reason.
+/// Returns the amount that a sink has delivered. Until the sink ends, the counter
+/// `accepted_by_sink` includes blocks that the sink has dropped. They are subtracted here, because
+/// the ledger lists them by reason.
 fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.total_taken(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {
@@ -306,7 +318,7 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
-/// Returns the node indices of the operands of a section node; empty for other nodes.
+/// Returns the node indices of the operands of a section; empty for other nodes.
 fn operand_node_indices(node: &Node) -> Vec<usize> {
     match &node.operator {
         Operator::OperandSection(section) => section.operands(),
@@ -314,8 +326,8 @@ fn operand_node_indices(node: &Node) -> Vec<usize> {
     }
 }
 
-/// Returns the size of the ring that connects a source or sink to other programs, or `None` if
-/// there is no such ring.
+/// Returns the size of the ring through which a source or sink exchanges blocks with other
+/// programs, or `None` if the node has no such ring.
 fn reader_ring(node: &Node) -> Option<ReaderRing> {
     match &node.operator {
         Operator::Source(part) => part.source.ring_state(),
@@ -324,8 +336,8 @@ fn reader_ring(node: &Node) -> Option<ReaderRing> {
     }
 }
 
-/// Returns the frames that a node retains for later readers: the frames of a sink, or the history
-/// of a source. Returns `None` for other nodes.
+/// Returns the frames that a node retains for later use: those in the memory of a sink such as
+/// `freeze`, or the history of a source. Returns `None` for other nodes.
 fn retained_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
     match &node.operator {
         Operator::Sink(part) => part.sink.retained_frames(),

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-/// Edges and sources of a path, as node numbers.
+/// The edges and the sources of a path, described by node numbers.
 #[derive(Debug, Default)]
 pub struct PathEdges {
     /// Edges, as pairs of start node and end node.
@@ -17,7 +17,8 @@ pub struct PathEdges {
     pub sources: Vec<usize>,
 }
 
-/// A record of the nodes of a path that accept no more blocks, and of the routes around them.
+/// A tracker of the demand for blocks in a path. It knows the nodes that accept no more blocks, and
+/// finds out whether routes around them remain.
 #[derive(Debug, Default)]
 pub struct Demand {
     state: Mutex<DemandState>,
@@ -25,7 +26,7 @@ pub struct Demand {
 
 #[derive(Debug, Default)]
 struct DemandState {
-    /// Successors of each node, by node number.
+    /// Nodes to which the edges of each node lead, by node number.
     successors: HashMap<usize, Vec<usize>>,
     sources: Vec<usize>,
     /// Nodes that accept no more blocks.
@@ -49,8 +50,9 @@ impl Demand {
         state.closed.retain(|node| numbers.contains(node));
     }
 
-    /// Marks a node as closed. Returns true if the sources upstream of the node can no longer reach
-    /// any sink, because every route leads through a closed node.
+    /// Marks a node as closed, because it accepts no more blocks. Returns true if no source
+    /// upstream of the node can still reach a sink, because every route leads through a closed
+    /// node. The caller can then stop the sources.
     pub fn close(&self, node: usize) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed.push(node);
@@ -65,8 +67,8 @@ impl Demand {
     }
 }
 
-/// Returns the nodes that can be reached from `source` without entering a node in `closed`. The
-/// result includes `source` unless `closed` contains it.
+/// Returns the nodes to which blocks of `source` can still flow without entering a node in
+/// `closed`. The result includes `source` itself, unless `closed` contains it.
 fn reachable(
     successors: &HashMap<usize, Vec<usize>>,
     source: usize,

@@ -10,13 +10,13 @@ use filter::Block;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The cause of failure of a ring between two spaces.
+/// The reason why a ring between two spaces failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFailure {
     /// The space at the other end of the ring has ended.
     #[error("the space on the other side has ended")]
     Abandoned,
-    /// An entry of the ring is inconsistent, which is a bug in this program.
+    /// The ring contains an inconsistent entry, which is a bug in this program.
     #[error("{0}")]
     Fault(Fault),
 }
@@ -59,8 +59,8 @@ pub enum FailureCause {
         /// Error number of the failed system call in the other process, or `None` if no system call
         /// failed.
         errno: Option<i32>,
-        /// True if the only cause is that the reader of a standard stream has closed the stream, as
-        /// in [`PathFailure::is_quiet`].
+        /// True if the failure is not reported, because its only cause is that the reader of a
+        /// standard stream has closed the stream ([`PathFailure::is_quiet`]).
         quiet: bool,
     },
     /// A filter panicked.
@@ -85,8 +85,8 @@ pub struct CrashCapture {
     pub bytes: Vec<u8>,
 }
 
-/// The serialized form of a failure for another process: the name of the failed node, the failure
-/// message, and two properties of the cause.
+/// A failure as serialized for another process. The cause is reduced to a message, an error number,
+/// and a flag that tells whether the failure is quiet.
 #[derive(Serialize, Deserialize)]
 struct RemoteFailure {
     node: String,

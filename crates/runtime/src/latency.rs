@@ -32,18 +32,20 @@ pub struct LatencyBudget {
 #[derive(Debug)]
 pub struct LatencyGauge {
     name: String,
-    /// True if the gauge measures the latency from source to sink; false if it measures the wait at
-    /// one ring or source.
+    /// True if the gauge measures the latency of blocks from source to sink. False if it measures
+    /// how long blocks wait at one ring or source.
     end_to_end: bool,
-    /// Share of the bound assigned to this gauge, in nanoseconds.
+    /// Part of the path's latency bound that blocks may use at this gauge, in nanoseconds.
     share_ns: u64,
-    /// Number of the watched block, counted from 1. The value 0 means that no block is watched and
-    /// the writer may choose one; [`CLOSED`] means that the reader will take no more blocks.
+    /// Number of the block that the gauge of a ring is watching, counted from 1. If the value is 0,
+    /// no block is watched, and the writer may choose one. [`CLOSED`] means that the reader will
+    /// take no more blocks.
     watched: AtomicU64,
-    /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
+    /// Monotonic time, in nanoseconds, at which the writer stamped the watched block, just before
+    /// it put the block into the ring.
     since: AtomicU64,
-    /// Monotonic time, in nanoseconds, at which the reader took some blocks but left others in the
-    /// ring; 0 if it left none.
+    /// Monotonic time, in nanoseconds, of the reader's last call if it left blocks in the ring; 0
+    /// if it left none.
     left_since: AtomicU64,
     /// Number of blocks that the gauge has measured.
     measured: AtomicU64,
@@ -59,11 +61,11 @@ pub struct LatencyGauge {
 /// Value of [`LatencyGauge::watched`] once the reader takes no more blocks.
 const CLOSED: u64 = u64::MAX;
 
-/// A gauge of the age of blocks, which compares block times with the clock.
+/// A gauge that measures the age of blocks, by comparing their times with the clock.
 #[derive(Clone, Debug)]
 pub struct AgeGauge {
     gauge: Arc<LatencyGauge>,
-    /// Offset that converts the monotonic clock to block time, in nanoseconds.
+    /// Difference between block time and the monotonic clock, in nanoseconds.
     epoch: Time,
 }
 
@@ -72,14 +74,14 @@ pub struct AgeGauge {
 pub struct Latency {
     /// Latency bound that the request sets, in nanoseconds.
     pub asked_ns: u64,
-    /// Number of calls of [`LatencyBudget::take_breach`] so far that returned a breach. All
-    /// breaches between two calls count as one.
+    /// Number of breaches that [`LatencyBudget::take_breach`] has returned so far. All late blocks
+    /// between two calls count as one breach.
     #[serde(rename = "alarms")]
     pub breaches: u64,
     /// End-to-end latency of each sink, measured from the sources.
     #[serde(rename = "ways")]
     pub sinks: Vec<GaugeLatency>,
-    /// Waiting times at each ring and source that has a gauge.
+    /// Times for which blocks waited at each ring and source that has a gauge.
     pub waits: Vec<GaugeLatency>,
 }
 
@@ -88,7 +90,7 @@ pub struct Latency {
 pub struct GaugeLatency {
     /// Name of the sink or source; for a ring, the names of the nodes at both ends of its edge.
     pub name: String,
-    /// Share of the bound assigned to the gauge, in nanoseconds.
+    /// Part of the path's latency bound that is assigned to the gauge, in nanoseconds.
     pub share_ns: u64,
     /// Number of blocks that the gauge has measured.
     #[serde(rename = "blocks")]
@@ -101,8 +103,8 @@ pub struct GaugeLatency {
 }
 
 impl Latency {
-    /// Adds the latency measurements of another process that runs the same request. Measurements at
-    /// places with the same name are merged.
+    /// Adds the latency measurements of another process that runs the same request. Merges
+    /// measurements whose gauges have the same name.
     pub fn add(&mut self, other: Self) {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;
@@ -112,8 +114,8 @@ impl Latency {
     }
 }
 
-/// A breach of the latency bound: the sink that received the oldest late block, and the ring or
-/// source whose wait exceeded its share most.
+/// A report of a breach of the latency bound. It names the sink that received the oldest late
+/// block, and the ring or source where blocks exceeded their share of the bound most.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LatencyBreach {
     /// Latency bound that the request sets, in nanoseconds.
@@ -121,8 +123,8 @@ pub struct LatencyBreach {
     /// The sink that received the oldest late block, and the block's age on arrival, in
     /// nanoseconds; `None` if no late block has arrived.
     pub late_sink: Option<(String, u64)>,
-    /// The gauge at a ring or source whose share was exceeded most, the wait and the share, both in
-    /// nanoseconds; `None` if no share was exceeded.
+    /// The ring or source where a wait exceeded the gauge's share most, with the wait and the share
+    /// in nanoseconds; `None` if no wait exceeded a share.
     pub worst_wait: Option<(String, u64, u64)>,
 }
 
@@ -169,9 +171,10 @@ impl LatencyBudget {
         (asked_ns > 0).then_some(latency)
     }
 
-    /// Returns the worst latencies since the last call if any block exceeded the bound, including
-    /// blocks that are still waiting, and counts them as one breach. Returns `None` if no block
-    /// exceeded the bound or if there is no bound. `now` is monotonic time in nanoseconds.
+    /// Returns the breach of the latency bound since the last call, with the worst latencies in
+    /// that time. Blocks that are still waiting are included, and all late blocks count as one
+    /// breach. Returns `None` if no block exceeded the bound, or if there is no bound. `now` is
+    /// monotonic time in nanoseconds.
     pub fn take_breach(&self, now: u64) -> Option<LatencyBreach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
@@ -221,9 +224,9 @@ impl LatencyGauge {
         }
     }
 
-    /// Watches block `number` (the first block is 1), and records the current time as its stamp.
-    /// Does nothing if a block is already being watched or the gauge is closed. Must be called
-    /// before the block is put into the ring.
+    /// Begins to watch the block with this number, counted from 1, and records the current time as
+    /// its stamp. Does nothing if a block is already being watched, or if the gauge is closed. Must
+    /// be called before the block is put into the ring.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic_ns(), Ordering::Relaxed);
@@ -233,10 +236,13 @@ impl LatencyGauge {
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. Otherwise, if blocks have been
-    /// left in the ring for longer than the gauge's share, records this time, which is a lower
-    /// bound on their wait. Must be called after the reader has taken all blocks up to `number`.
-    /// `more` is true if the ring contains further blocks, which may have no stamp.
+    /// Records the wait of the watched block, if the reader has taken it: if its number is at most
+    /// `number`. The caller must have taken all blocks up to `number`. `more` is true if the ring
+    /// contains further blocks, which may have no stamp.
+    ///
+    /// If the watched block has not been taken, but blocks have been left in the ring for longer
+    /// than the gauge's share, records this time, which is a lower bound on the wait of these
+    /// blocks.
     pub fn measure_watched_block(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
@@ -266,9 +272,9 @@ impl LatencyGauge {
         self.left_since.store(0, Ordering::Relaxed);
     }
 
-    /// Returns a lower bound, in nanoseconds, on the time that the watched block, or a block left
-    /// in the ring, has waited so far; 0 means that no block is waiting. `now` is monotonic time in
-    /// nanoseconds.
+    /// Returns the time for which the oldest known block in the ring has waited so far, in
+    /// nanoseconds: the watched block, or a block that the reader has left in the ring. The result
+    /// is a lower bound; 0 means that no block is waiting. `now` is monotonic time in nanoseconds.
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -298,7 +304,7 @@ impl LatencyGauge {
     }
 }
 
-/// Adds a measurement to the entry in `all` with the same name, or appends it as a new entry.
+/// Merges a measurement into the entry of `all` with the same name, or appends it if there is none.
 fn merge_measurement(all: &mut Vec<GaugeLatency>, new: GaugeLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),

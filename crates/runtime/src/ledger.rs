@@ -51,7 +51,7 @@ impl EdgeKind {
     }
 }
 
-/// The end of a ring that a node represents.
+/// The kind of ring end that a node in the ledger represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
     /// The writing end of a ring to another space.
@@ -81,8 +81,8 @@ impl RingEnd {
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Creates the name of a ring end. `other` names the opposite end: its space or, for a ring of
-    /// a replica chain, the chain.
+    /// Creates the name of a node that represents a ring end. `other` names the opposite end of the
+    /// ring: the space there or, for a ring of a replica chain, the chain.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];
@@ -156,8 +156,8 @@ pub struct Edge {
     pub to: NodeName,
     /// Kind of the edge, which tells how blocks are transferred.
     pub kind: EdgeKind,
-    /// Number of the edge, which changes to the path do not alter. In ledgers for users, `engine`
-    /// replaces it with the index of the edge in the current plan.
+    /// Number of the edge, which stays the same when the path is changed. In ledgers for users,
+    /// `engine` replaces it with the index of the edge in the current plan.
     pub planned: usize,
     /// Amount that the writer has put on the edge.
     pub put: Amount,
@@ -165,8 +165,9 @@ pub struct Edge {
     pub taken: Amount,
     /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Known positions of dropped blocks, by reason. The position of a block is the number of
-    /// blocks put on the edge before it; on kernel edges each CPU counts its own blocks.
+    /// Known positions of the blocks that were dropped on the edge, by reason. The position of a
+    /// block is the number of blocks put on the edge before it. On a kernel edge, each CPU counts
+    /// its own blocks.
     #[serde(deserialize_with = "endpoint::deserialize_interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount that is still in the ring of the edge.
@@ -201,8 +202,8 @@ pub struct RingSize {
 pub struct NodeEntry {
     /// Name of the node.
     pub name: NodeName,
-    /// Number of the node, which changes to the path do not alter. In ledgers for users, `engine`
-    /// replaces it with the index of the node in the current plan.
+    /// Number of the node, which stays the same when the path is changed. In ledgers for users,
+    /// `engine` replaces it with the index of the node in the current plan.
     pub planned: usize,
     /// Blocks and bytes that entered the node.
     pub taken: Amount,
@@ -218,43 +219,45 @@ pub struct NodeEntry {
     pub held: Amount,
     /// Dropped blocks, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Blocks without an answer, by reason. `unselected` includes them, unless an arc accepts class
-    /// 0.
+    /// Blocks for which the filter gave no answer, by reason. `unselected` includes them, unless an
+    /// arc accepts class 0.
     pub unanswered: Vec<(String, u64)>,
     /// Other counters of the filter, by name.
     pub counters: Vec<(String, u64)>,
-    /// Number of edits of blocks by the filter, by method.
+    /// Numbers of blocks that the filter has edited, by the method of editing.
     pub edits: EditCounts,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
     /// Number of calls of the filter.
     pub calls: u64,
-    /// True for an external program. Its input and output must balance in bytes, too.
+    /// True if the node is an external program. The input and output of such a node must balance in
+    /// bytes, too.
     pub program: bool,
-    /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
-    /// drops are not losses. If its answers cause the section to drop a block, the section counts
-    /// that drop.
+    /// True for a filter in an operand of a Boolean section. The filter processes copies of blocks,
+    /// so its drops are not losses. If the section drops a block because of the operand's answer,
+    /// the section counts the drop.
     #[serde(default)]
     pub operand: bool,
     /// Size of the ring that connects a source or sink to other programs; `None` if there is no
     /// such ring.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
-    /// Frames that a sink or source retains for later readers; `None` for other nodes.
+    /// Frames that a sink or source retains for later use, such as the history of a source; `None`
+    /// for other nodes.
     #[serde(default)]
     pub kept: Option<RetainedFrames>,
 }
 
-/// Number of edits of blocks, by method.
+/// Numbers of blocks that a filter has edited, by the method of editing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EditCounts {
     /// Number of edits of a block in place.
     pub direct: u64,
-    /// Number of edits in a copy of the entire frame.
+    /// Number of edits for which the entire frame was copied.
     pub copied: u64,
     /// Number of edits that replaced a block with a new one.
     pub appended: u64,
-    /// Number of edits in a copy of only the written range.
+    /// Number of edits for which only the written range of the frame was copied.
     pub fragmented: u64,
 }
 
@@ -269,7 +272,7 @@ pub struct Ledger {
     pub edges: Vec<Edge>,
 }
 
-/// A violated equation in a ledger, with the values of both sides.
+/// An equation between counters of a ledger that does not hold, with the values of both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LedgerImbalance {
     /// Name of the node or edge whose counters violate the equation.
@@ -298,8 +301,8 @@ impl Edge {
         Self { from, to, kind, planned, put, taken, dropped, missing, resident, events, size }
     }
 
-    /// Returns the number of blocks that the reader of the edge has taken, that were dropped, or
-    /// that are still in the ring.
+    /// Returns the number of blocks on the edge whose fate is known: blocks that the reader has
+    /// taken, that were dropped, or that are still in the ring.
     #[must_use]
     pub fn accounted_blocks(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
@@ -308,9 +311,8 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds counters of the same node that another space has collected. For a program, one space
-    /// writes the input and another reads the output; a filter may have instances in several
-    /// spaces.
+    /// Adds the counters of the same node from another space. A program has counters in two spaces,
+    /// one for its input and one for its output; a filter may have instances in several spaces.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -360,8 +362,9 @@ impl NodeEntry {
         counters.chain(edits.into_iter().filter(|(_, n)| *n > 0))
     }
 
-    /// Returns the number of blocks that entered the node or were created by it, and the number of
-    /// blocks that left it or are held by it. The two are equal if the node balances.
+    /// Returns both sides of the node's balance, in blocks: those that entered the node or were
+    /// created by it, and those that left it or are held by it. The two numbers are equal if the
+    /// node balances.
     pub fn balance(&self) -> (u64, u64) {
         (self.input(BLOCKS), self.accounted_amount(BLOCKS))
     }
@@ -377,7 +380,8 @@ impl NodeEntry {
     }
 }
 
-/// Adds each count to the entry with the same name, or appends a new entry if there is none.
+/// Adds each count in `more` to the entry of `to` with the same name, or appends a new entry if
+/// there is none.
 fn add_counts_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     for (name, count) in more {
         match to.iter_mut().find(|(known, _)| *known == name) {
@@ -387,7 +391,7 @@ fn add_counts_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// A function that extracts either the blocks or the bytes from an amount.
+/// A function that returns either the number of blocks or the number of bytes in an amount.
 type AmountGetter = fn(&Amount) -> u64;
 const BLOCKS: AmountGetter = |amount| amount.blocks;
 const BYTES: AmountGetter = |amount| amount.bytes;
@@ -461,9 +465,9 @@ impl Ledger {
         found
     }
 
-    /// Returns the number of lost blocks: blocks dropped before they reached the path, on edges or
-    /// in filters. Blocks that no arc accepted, blocks whose drop the request demands
-    /// ([`DropReason::is_lost`]), and copies of blocks that operands dropped do not count.
+    /// Returns the number of lost blocks: blocks that were dropped before they reached the path, on
+    /// edges, or in filters. The number excludes blocks that no arc accepted, blocks whose drop the
+    /// request demands ([`DropReason::is_lost`]), and copies of blocks that operands dropped.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
@@ -488,18 +492,19 @@ impl Ledger {
     }
 }
 
-/// Returns true if the writer must lose one of the blocks that it is about to put on the edge,
-/// without counting the block as dropped. In fault-injection builds, this happens once: in the
-/// first nonempty put on an edge of the kind that `STREAMLINE_LOSE` names. In other builds, the
-/// result is always false.
+/// Returns true if fault injection demands that the writer of an edge lose one of the blocks it is
+/// about to put, without counting a drop. In fault-injection builds, this happens once: in the
+/// first nonempty put on an edge of the kind that `STREAMLINE_LOSE` names. In other builds, such as
+/// this one, the result is always false.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
-/// Returns true if the writer must lose one of the blocks that it is about to put on the edge (in
-/// fault-injection builds).
+/// Returns true if fault injection demands that the writer of an edge lose one of the blocks it is
+/// about to put, without counting a drop. This happens once, on an edge of the kind that
+/// `STREAMLINE_LOSE` names.
 #[cfg(feature = "lose")]
 pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -508,8 +513,8 @@ pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if fault injection requires that the output of a kernel program be sent to an arc
-/// that does not exist (`STREAMLINE_LOSE=kernel way`). Always false in builds without fault
+/// Returns true if fault injection demands that a kernel program send its output to an arc that
+/// does not exist (`STREAMLINE_LOSE=kernel way`). Always false in this build, which has no fault
 /// injection.
 #[cfg(not(feature = "lose"))]
 #[inline]
@@ -517,22 +522,22 @@ pub const fn loses_kernel_arc() -> bool {
     false
 }
 
-/// Returns true if the output of a kernel program must be sent to an arc that does not exist (in
-/// fault-injection builds).
+/// Returns true if fault injection demands that a kernel program send its output to an arc that
+/// does not exist (`STREAMLINE_LOSE=kernel way`).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// Returns true if fault injection requires that a kernel program lose a block on an edge to user
-/// space (`STREAMLINE_LOSE=kernel ring`). Always false in builds without fault injection.
+/// Returns true if fault injection demands that a kernel program lose a block on an edge to user
+/// space (`STREAMLINE_LOSE=kernel ring`). Always false in this build, which has no fault injection.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_kernel_exit() -> bool {
     false
 }
 
-/// Returns true if a kernel program must lose a block on an edge to user space (in fault-injection
-/// builds).
+/// Returns true if fault injection demands that a kernel program lose a block on an edge to user
+/// space (`STREAMLINE_LOSE=kernel ring`).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_exit() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")

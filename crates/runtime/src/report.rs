@@ -32,8 +32,9 @@ pub fn merge_reports_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeR
     reports
 }
 
-/// Merges `more` into a report of the same node. Adds counts and values to the entries with the
-/// same names, and inserts new entries in the order in which `more` lists them.
+/// Merges the report `more` into `to`; both belong to the same node. Adds up counts and values that
+/// have the same name. Inserts rows that only `more` contains, in the order in which `more` lists
+/// them.
 pub(crate) fn merge_report_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
@@ -81,8 +82,8 @@ pub fn final_ledger(results: &[SpaceResults]) -> Ledger {
     merge_ledger(results.iter().map(SpaceCounters::from).collect(), false)
 }
 
-/// Merges the counters of a path's spaces into a ledger. If `runs` is true, the path is still
-/// running, and blocks that were put but not taken are in a ring.
+/// Merges the counters of a path's spaces into a ledger. `runs` is true if the path is still
+/// running. Blocks that were put on an edge but not taken then count as being in its ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program, one for its input and one for its output, share one entry.
@@ -159,10 +160,11 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     ledger
 }
 
-/// Adds the counts from user space to an edge that begins in the kernel. The ledger compares the
-/// amount that the kernel program put on the edge with the amount that user-space nodes took from
-/// the source that receives the program's output, not with the counts of that source. If `runs` is
-/// true, blocks that are neither taken nor dropped count as resident on the edge.
+/// Completes an edge that begins in a kernel program with the counts from user space. The kernel
+/// program has counted the blocks that it put on the edge. The blocks taken are those that left the
+/// user-space source, `continuations`, not those that this source has received. If `runs` is true,
+/// the path is running, and blocks that are neither taken nor dropped count as resident on the
+/// edge.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], runs: bool) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
@@ -189,8 +191,9 @@ pub fn merge_reports(spaces: &[SpaceCounters]) -> Vec<NodeReport> {
     )
 }
 
-/// Adds the reader's counters to the edge of a ring. Blocks that were neither taken nor dropped are
-/// still in the ring if `runs` is true, and count as dropped if the path has `failed`.
+/// Completes the edge of a ring with the counters of the ring's reader. Blocks that were neither
+/// taken nor dropped are still in the ring if the path is running (`runs`). They count as dropped
+/// if the path has `failed`.
 fn complete_ring_edge(
     mut edge: Edge,
     imported: &[ImportCounters],
@@ -213,5 +216,5 @@ fn complete_ring_edge(
     edge
 }
 
-/// Reason for dropping the blocks that were in a ring when the path failed.
+/// Drop reason for blocks that were still in a ring when the path failed.
 const PATH_ENDED: &str = "path ended";

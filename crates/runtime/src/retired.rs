@@ -17,11 +17,13 @@ use filter::Amount;
 const SEPARATE_COUNTERS_MAX: usize = 3;
 
 impl RetiredCounters {
-    /// Merges the counters of removed nodes that have the same name, if there are more than
-    /// [`SEPARATE_COUNTERS_MAX`] removed nodes. Does the same for edges and for reports. `live`
-    /// contains the numbers of all nodes that still run in any space, for example because replicas
-    /// have replaced a removed node; the counters of these nodes stay separate. If `live` is empty,
-    /// merges nothing.
+    /// Merges the counters of removed nodes that have the same name, once there are more than
+    /// [`SEPARATE_COUNTERS_MAX`] such nodes. Does the same for removed edges, and for the reports
+    /// of removed nodes.
+    ///
+    /// `live` contains the numbers of all nodes that still run in any space. The counters of these
+    /// nodes stay separate, for example those of a node that replicas have replaced. If `live` is
+    /// empty, merges nothing.
     pub(crate) fn merge_counters_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;
@@ -69,9 +71,9 @@ impl RetiredCounters {
     }
 }
 
-/// Returns true if the counters of two removed nodes can be merged: the nodes have the same name,
-/// either both or neither are replicas, either both or neither are operands, and both are plain
-/// filters or sinks that no longer run in any space.
+/// Returns true if the counters of two removed nodes can be merged. The nodes must have the same
+/// name, must be plain filters or sinks, and must no longer run in any space. In addition, either
+/// both or neither must be replicas, and either both or neither must be operands.
 fn is_mergeable(one: &NodeCounters, other: &NodeCounters, live: &[usize]) -> bool {
     let is_plain = |node: &NodeCounters| {
         node.source.is_none()
@@ -104,7 +106,7 @@ fn add_edge_counters(to: &mut Edge, more: Edge) {
     }
 }
 
-/// Adds up the amounts that have the same reason.
+/// Merges all amounts in the list that have the same reason, by adding them up.
 fn merge_amounts_by_reason(all: &mut Vec<(DropReason, Amount)>) {
     let mut merged: Vec<(DropReason, Amount)> = Vec::new();
     for (reason, amount) in all.drain(..) {

@@ -2,10 +2,10 @@
 //!
 //! Only rich pointers cross a ring. The bytes stay in their pool until every reader has released
 //! them (`buffer::crossing`). Within a space, an arc is a function call and needs no notification.
-//! Between spaces, the writer notifies the reader once per batch: after T_b blocks, before the
-//! writer sleeps, or, if the writer is busy with other work, from a timer after T_t
-//! (`buffer::signal::wakeup_moderation`). Each call to `RingExport::put` publishes its blocks at
-//! once, so only a sleeping reader needs a notification. [Th §5.2.2]
+//! Between spaces, the writer notifies the reader once per batch: after a number of blocks (T_b),
+//! before the writer sleeps, or, if the writer is busy with other work, from a timer after a time
+//! limit (T_t) (`buffer::signal::wakeup_moderation`). Each call to `RingExport::put` publishes its
+//! blocks at once, so only a sleeping reader needs a notification. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::LatencyGauge;
@@ -34,33 +34,36 @@ pub struct RingExport {
     /// Doorbell on which the reader's space sleeps.
     reader_doorbell: Arc<Doorbell>,
     spins: u32,
-    /// Moderator of notifications, which decides when the reader is notified.
+    /// Moderator that decides, after each put, whether to notify the reader now or later.
     events: Moderator,
-    /// Ring capacity, in entries, for which the thresholds of `events` were last computed.
+    /// Capacity of the ring, in entries, from which the thresholds in `events` were last computed.
+    /// The capacity changes when the ring is resized.
     entries: usize,
-    /// Size of the ring when it was closed. Valid only once the ring is closed.
+    /// Size of the ring at the time when it was closed. Meaningless while the ring is open.
     size_at_end: RingSize,
     counts: WriterCounts,
-    /// Amount that a fault-injection build counted as put but did not put.
+    /// Amount that the writer has counted as put but not put into the ring, for fault injection; 0
+    /// in other builds.
     lost: Amount,
     /// Status of the writer's space, in which a full ring is recorded; `None` until the space is
     /// connected.
     status: Option<Arc<SpaceStatus>>,
-    /// Handle to the stall detector of a replay; `None` outside a replay.
+    /// Handle with which the writer waits at a full ring in a replay, so that the replay detects a
+    /// stall; `None` outside a replay.
     stall_probe: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Number, counted from 1, of the filter that the writing replica is ending during its
-    /// shutdown; 0 before the shutdown. Stored in the marks of entries (see
-    /// `crate::space::replica_shutdown`).
+    /// Progress of a replica's shutdown, which ends the filters of the replica one after the other:
+    /// the number of the filter that is being ended, counted from 1. The value is 0 before the
+    /// shutdown. It is stored in the marks of entries (see `crate::space::replica_shutdown`).
     pub step: u32,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
     gauge: Option<Arc<LatencyGauge>>,
 }
 
 impl RingExport {
-    /// Creates a writing end. The writer's space sleeps on `doorbell` while the ring is full; the
-    /// reader's space sleeps on `reader_doorbell`.
+    /// Creates the writing end of a ring. The writer's space sleeps on `doorbell` while the ring is
+    /// full. The reader's space sleeps on `reader_doorbell`.
     #[must_use]
     pub fn new(
         planned: usize,
@@ -96,20 +99,22 @@ impl RingExport {
         self.gauge = Some(gauge);
     }
 
-    /// Connects the status of the writer's space and, in a replay, its handle to the stall
-    /// detector.
+    /// Connects the ring to the status of the writer's space, in which a full ring is recorded. In
+    /// a replay, `probe` is the space's handle to the stall detector.
     pub fn connect_space_status(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
 
-    /// Limits the number of blocks that are put into the ring before the reader is notified.
-    /// Without a limit, the blocks could fill a dbuf while the reader sleeps. [SL §6.2]
+    /// Limits the number of blocks that the writer puts into the ring before it notifies the
+    /// reader. Without this limit, these blocks could fill a dbuf while the reader sleeps. [SL
+    /// §6.2]
     pub fn limit_unnotified_blocks(&mut self, blocks: u64) {
         self.events.limit_blocks(blocks);
     }
 
-    /// Lets T_b grow to up to `most` blocks while blocks arrive at a high rate. If `scaling` is
-    /// given, the ring may also grow and shrink with the load, within the limits of `scaling`.
+    /// Allows the number of blocks after which the reader is notified (T_b) to grow to up to `most`
+    /// while blocks arrive at a high rate. If `scaling` is given, the ring also grows and shrinks
+    /// with the load, within the limits of `scaling`.
     pub fn adapt(&mut self, most: u64, scaling: Option<ScalingParameters>) {
         self.events.adapt(most);
         if let Some(scaling) = scaling {
@@ -124,8 +129,9 @@ impl RingExport {
         self.writer.as_mut().map_or(0, CrossingWriter::unread)
     }
 
-    /// Returns the size of the ring and its notification threshold, with the reason for the last
-    /// resize. After the ring has been closed, returns the size that it had then.
+    /// Returns the size of the ring, the number of blocks after which the reader is notified, and
+    /// the reason for the last resize. For a closed ring, returns the values at the time of
+    /// closing.
     #[must_use]
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };
@@ -140,7 +146,7 @@ impl RingExport {
         }
     }
 
-    /// Returns the current threshold at which the reader is notified.
+    /// Returns the number of blocks and the time after which the reader is currently notified.
     #[must_use]
     pub const fn threshold(&self) -> WakeupThreshold {
         self.events.threshold()
@@ -258,8 +264,8 @@ impl RingExport {
         }
     }
 
-    /// Sends a pending notification to the reader, and reclaims memory that the reader has
-    /// released. Called before the space sleeps.
+    /// Notifies the reader if a notification is pending, and reclaims the memory of blocks that the
+    /// reader has released. The space calls this before it sleeps.
     pub fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         if self.events.must_notify_before_wait() {
@@ -269,7 +275,7 @@ impl RingExport {
         Ok(())
     }
 
-    /// Closes the ring. The reader reaches the end after draining the ring.
+    /// Closes the ring. The reader can still take the remaining entries, and then reaches the end.
     pub fn close(&mut self) {
         self.size_at_end = self.size();
         self.writer = None;
@@ -335,7 +341,8 @@ impl Import {
         self.reader.is_closed()
     }
 
-    /// Returns all unread entries, after loading the writer's latest position.
+    /// Loads the writer's latest position and returns all unread entries. They stay in the ring
+    /// until [`Self::release`] is called.
     pub fn refresh_and_peek(&mut self) -> Result<RingBatch<'_>, Fault> {
         self.reader.refresh()?;
         self.reader.peek(usize::MAX)
@@ -346,7 +353,7 @@ impl Import {
         self.reader.peek(max)
     }
 
-    /// Releases the first `count` entries to the writer.
+    /// Frees the first `count` entries, so that the writer can reuse their slots in the ring.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         self.reader.release(count)?;
         if let Some(gauge) = &self.gauge {

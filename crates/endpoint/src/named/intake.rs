@@ -89,14 +89,14 @@ fn link_type(arguments: &Arguments) -> Option<LinkType> {
     }
 }
 
-/// Returns the link types of the frames. The list is empty for blocks without frames. Never returns
-/// `None`.
+/// Returns the link types of the frames that a `buffer` with these arguments emits. The list is
+/// empty if its blocks are not frames. Never returns `None`.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the catalog")]
 fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     Some(link_type(arguments).into_iter().collect())
 }
 
-/// The source `buffer`, which reads the rings of its writers.
+/// A source of the kind `buffer`, which emits the blocks from the rings of all of its writers.
 struct BufferSource {
     /// Thread that accepts the programs that open the buffer by name.
     host: Host,
@@ -116,12 +116,12 @@ struct BufferSource {
     /// Length in bytes, session number and flags of the block in `pending_copy`, or `None` if there
     /// is no such block.
     pending: Option<(usize, u32, BlockFlags)>,
-    /// Index of the writer to read next.
+    /// Index of the writer whose ring is read next.
     next_writer: usize,
     given: Amount,
     too_long: u64,
     unread: u64,
-    /// Counts of the size changes of all writers' rings so far.
+    /// Numbers of times that the writers' rings have grown and shrunk so far, over all writers.
     rings: ReaderRing,
 }
 
@@ -129,7 +129,7 @@ struct BufferSource {
 enum DrainOutcome {
     /// The writer's ring is empty.
     Nothing,
-    /// The batch, or the pool of the space, is full.
+    /// The batch is full, or the pool of the space has no free memory.
     Full,
     /// The writer has closed its ring, has exited, or is no longer served because of a fault.
     /// Contains the flags for the last block of the writer's session.
@@ -218,8 +218,8 @@ impl Source for BufferSource {
         SourceCounters { dropped, observed: Some(observed), ..SourceCounters::lossless(self.given) }
     }
 
-    /// Returns the size of the largest ring of a writer, and the history of size changes of all
-    /// rings.
+    /// Returns the size of the largest of the writers' rings, and the numbers of size changes of
+    /// all these rings.
     fn ring_state(&self) -> Option<ReaderRing> {
         let largest = self.writers.list.iter().map(|ring| ring.bytes).max();
         Some(ReaderRing { bytes: largest.unwrap_or_default() as u64, ..self.rings.clone() })
@@ -267,8 +267,8 @@ impl BufferSource {
         }
     }
 
-    /// Appends the pending block, if there is one. Returns false if the pool has no free memory
-    /// until the next pass.
+    /// Appends the pending block to the intake, if there is one. Returns false if the pool has no
+    /// free memory until the next pass.
     fn append_pending_block(&mut self, intake: &mut Intake<'_>) -> bool {
         let Some((length, session, flags)) = self.pending else { return true };
         let bytes = self.pending_copy.get(..length).unwrap_or_default();

@@ -27,22 +27,23 @@ use buffer::name::Error;
 use filter::{Arguments, Parameter, ParameterType};
 use std::path::Path;
 
-/// The parameter `size`, the fixed size of a ring.
+/// The parameter `size` of named endpoints. It sets a fixed size for the ring.
 const SIZE_PARAMETER: Parameter = Parameter::optional(
     "size",
     ParameterType::Size { low: 64 << 10, high: 1 << 30 },
     "bytes that wait for the slowest reader (default 1M, and more with full=wait)",
 );
 
-/// Returns the access list for the `mode` in the arguments. Users who may not read every input file
-/// of the path are removed from the list (CONTRACT 21).
+/// Returns the access list of a named endpoint: the permission bits in the argument `mode`, by
+/// default 600. Permissions of users who may not read every input file of the path are removed
+/// (CONTRACT 21).
 fn access_list(arguments: &Arguments, readers: &Readers) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     let mode = readers.file_mode(Path::new("/"), mode.unwrap_or(0o600));
     AccessList { mode, ..AccessList::private(sys::process::identity()) }
 }
 
-/// Converts an error from opening a name into a failure.
+/// Converts an error from opening a named endpoint into a failure that names the endpoint.
 fn open_failure(call: &'static str, name: &str, error: &Error) -> Failure {
     Failure::new(call, format!("`{name}`"), error)
 }

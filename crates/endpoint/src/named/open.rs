@@ -15,8 +15,8 @@ pub struct NamedReader {
 }
 
 impl NamedReader {
-    /// Opens the named endpoint `NAME` or `UID/NAME` at its current position. Blocks until the
-    /// path's process replies.
+    /// Opens the named endpoint `NAME` or `UID/NAME` for reading. The first block read is the next
+    /// one that the path writes. Blocks until the path's process replies.
     ///
     /// # Errors
     ///

@@ -110,10 +110,10 @@ const READER_TOO_SLOW_REASON: DropReason = DropReason::Named("reader too slow");
 
 /// Interval between checks for a stop request while the sink waits for readers.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time for which a stopped path waits for a reader that makes no progress.
+/// Maximum time for which the sink of a stopped path waits for a reader that makes no progress.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
-/// A sink that writes to a named ring.
+/// A `user` or `socket` sink, which writes to a ring that other programs open by name.
 struct NamedSink {
     /// Thread that admits the readers that open the sink by name.
     host: Host,
@@ -121,8 +121,8 @@ struct NamedSink {
     address: Address,
     waits: bool,
     stopped: Arc<AtomicBool>,
-    /// Time at which the sink of a stopped path began to wait for room without progress; `None`
-    /// while the sink is not waiting or the path is running.
+    /// Time since which the sink of a stopped path has waited for room while no reader made
+    /// progress; `None` while the sink is not waiting or the path is running.
     idle_since: Option<Instant>,
     written: Amount,
     unread: Amount,
@@ -131,11 +131,11 @@ struct NamedSink {
     /// Highest number of concurrent readers of the ring so far.
     readers_max: usize,
     overwrites: bool,
-    /// Size of the ring when the sink finished, or `None` before that.
+    /// Size of the ring at the time when the sink finished; `None` before that.
     last_ring: Option<ReaderRing>,
 }
 
-/// Outcome of writing a block to the ring.
+/// Outcome of writing a block to the ring of a `user` or `socket` sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WriteOutcome {
     Written,

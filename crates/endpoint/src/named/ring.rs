@@ -15,13 +15,14 @@ pub struct ReaderRing {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// Reason for the last change in size; empty if there was none.
+    /// Reason for the last change in the size of the ring; empty if there was none.
     pub because: String,
 }
 
-/// Returns the configuration of the ring for a sink with these arguments. If no size is requested,
-/// a ring that waits for its readers grows from the default size. A ring that loses blocks keeps
-/// the default size, because the size determines which blocks are lost (decision 0093).
+/// Returns the configuration of the ring of a `user` or `socket` sink with these arguments. The
+/// argument `size` fixes the size of the ring. Without it, a ring with `full=wait` grows from the
+/// default size as needed. A ring that loses blocks keeps the default size, because the size
+/// determines which blocks are lost (decision 0093).
 pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
     let policy = match arguments.text("full") {
         Some("overwrite") => Policy::Overwrite,
@@ -33,15 +34,16 @@ pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
     requested.map_or_else(|| config.self_growing(), |bytes| config.capacity(bytes))
 }
 
-/// Returns the minimum and maximum ring size, in bytes, for a `user` or `socket` with these
-/// arguments. Detects the caches of this machine.
+/// Returns the minimum and maximum size, in bytes, that the ring of a `user` or `socket` sink with
+/// these arguments can have. The limits of a growing ring depend on the caches of this machine,
+/// which the function detects.
 #[must_use]
 pub fn ring_size_bounds(arguments: &Arguments) -> (usize, usize) {
     size_bounds(&ring_config(DbufId::HOLE, arguments))
 }
 
-/// Returns the minimum and maximum size in bytes of the ring of a program that writes to a `buffer`
-/// and has requested no size.
+/// Returns the minimum and maximum size, in bytes, of a ring through which a program writes to a
+/// `buffer`, if the program has requested no size.
 #[must_use]
 pub fn writer_ring_size_bounds() -> (usize, usize) {
     size_bounds(&Config::new(DbufId::HOLE).self_growing())

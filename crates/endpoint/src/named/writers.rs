@@ -1,9 +1,9 @@
 //! The writers of a `buffer`: a thread that accepts them, and one descriptor that covers all their
 //! rings.
 //!
-//! A connected program becomes a writer only when it offers a ring, which may happen late or never.
-//! A thread waits for such offers and passes the rings to the source, so that the source never
-//! waits for a writer.
+//! A program that has connected to the buffer becomes a writer only when it offers a ring, which it
+//! may do late or never. A separate thread waits for these offers and passes the rings to the
+//! source, so that the source never waits for a program.
 
 use super::ring::ReaderRing;
 use buffer::name::Inbox;
@@ -21,13 +21,13 @@ pub(super) struct WriterRing {
     pub(super) session: u32,
     /// True once the writer's first block has been read.
     pub(super) has_begun: bool,
-    /// Size of the ring in bytes at the latest check for a size change.
+    /// Size of the ring in bytes, as of the last call of [`WriterRing::record_size_change`].
     pub(super) bytes: usize,
 }
 
 impl WriterRing {
-    /// If the size of the ring has changed, counts the change in `state`, which covers the rings of
-    /// all writers.
+    /// Checks whether the writer has resized its ring since the last call. If so, counts the change
+    /// in `state`, which covers the rings of all writers.
     pub(super) fn record_size_change(&mut self, state: &mut ReaderRing) {
         let (before, now) = (self.bytes, self.input.capacity());
         if before == now {
@@ -42,7 +42,7 @@ impl WriterRing {
     }
 }
 
-/// The rings of all writers, and the thread that accepts new rings.
+/// The rings of all writers of a `buffer`, and the thread that accepts rings from new writers.
 pub(super) struct Writers {
     pub(super) list: Vec<WriterRing>,
     shared: Arc<AcceptedRings>,
@@ -54,7 +54,8 @@ pub(super) struct Writers {
     asleep: bool,
 }
 
-/// Rings that the thread has accepted and the source has not adopted yet.
+/// Queue from the thread that accepts rings to the source `buffer`: rings that the source has not
+/// taken over yet.
 struct AcceptedRings {
     inputs: Mutex<Vec<Input>>,
     arrival_event: EventFd,
@@ -80,8 +81,8 @@ impl Writers {
         Ok(Self { list: Vec::new(), shared, thread, epoll, had_writer: false, asleep: false })
     }
 
-    /// Notifies all writers that the source is awake, and adopts the accepted rings. Never waits
-    /// for a writer.
+    /// Tells all writers that the source is awake, so that they need not wake it. Then takes over
+    /// the rings that have been accepted. Never waits for a writer.
     pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
             for ring in &mut self.list {
@@ -106,8 +107,8 @@ impl Writers {
         Ok(())
     }
 
-    /// Notifies all writers that the source is about to sleep. Returns true if a ring already has
-    /// input.
+    /// Tells all writers that the source is about to sleep, so that they wake it. Returns true if a
+    /// ring already has input.
     pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
         let has_input = |ring: &mut WriterRing| ring.input.announce_sleep().unwrap_or(true);
@@ -151,7 +152,8 @@ fn watch_descriptor(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
         .map_err(|e| sys::Error::new("epoll_ctl", "a writer", e.raw_os_error()))
 }
 
-/// Accepts rings and passes them to the source until the source stops.
+/// Accepts rings from programs, and passes them to the source until the source stops. Runs in a
+/// thread of its own.
 fn accept_rings(inbox: &Inbox, arrivals: &AcceptedRings) {
     while let Some(arrival) = inbox.accept_until(arrivals.stop.as_fd()) {
         arrivals.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(arrival.input);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::process_group::{ProcessGroup, ProcessOutcome};
 
-/// Interval at which a stopped path checks whether its programs are suspended.
+/// Interval at which a stopped path checks whether a program is suspended, for example by SIGSTOP.
 pub(super) const SUSPENSION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The position of a program in its request.
@@ -25,26 +25,28 @@ pub enum ProcessRole {
 #[derive(Debug)]
 pub struct Process {
     pub(super) command: String,
-    /// The process group, or `None` if this process has not started the program, as in the replay
-    /// of a recorded run.
+    /// The program's process group, or `None` if this process has not started the program, as in
+    /// the replay of a recorded run.
     group: Option<Mutex<ProcessGroup>>,
     role: ProcessRole,
     /// True once the program has closed its standard input.
     input_closed: AtomicBool,
-    /// True once the output of the program is no longer needed. Any exit status is then accepted.
+    /// True once the path no longer needs the output of the program. Any exit status of the program
+    /// is then accepted.
     released: AtomicBool,
     /// Control of a process that is not an ordinary program, such as a sandbox, or `None` for an
     /// ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
-    /// Limit on waits for the program after the path has been stopped.
+    /// Stop flag of the path. Once the flag is set, waits for the program are limited in time.
     limit: StopFlag,
-    /// Duration for which a suspended process in the program's group has held up the stopped path.
+    /// Time for which the program has been suspended since the path was stopped.
     suspension: Mutex<Stall>,
     /// True if the program was killed because it was suspended.
     was_suspended: AtomicBool,
 }
 
-/// Control of a child process that is not an ordinary program, such as a sandboxed filter.
+/// Interface through which a path controls a child process that is not an ordinary program, such as
+/// a sandboxed filter.
 pub trait ProcessControl: fmt::Debug + Send + Sync {
     /// Returns true if the process accepts no more input, not even input that the path has already
     /// read.
@@ -58,17 +60,17 @@ pub trait ProcessControl: fmt::Debug + Send + Sync {
     fn process_id(&self) -> Option<u32>;
 }
 
-/// An unsuccessful exit of a program.
+/// A report of a program's unsuccessful exit, for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessFailure {
-    /// The shell command, or the name of a process that is not an ordinary program.
+    /// The shell command of the program, or the name of a process that is not an ordinary program.
     pub command: String,
     /// Exit status of the program, or the signal that terminated it.
     pub ended: ProcessOutcome,
     /// True if no message is printed, because the failure is expected: the program inherited
     /// standard output, and SIGPIPE terminated it after the reader had exited.
     pub quiet: bool,
-    /// Message that is printed instead of the command and the status, for a process that is not an
+    /// Message that replaces the command and the status in the output, for a process that is not an
     /// ordinary program; otherwise `None`.
     pub message: Option<String>,
 }
@@ -90,7 +92,7 @@ impl fmt::Display for ProcessFailure {
 impl std::error::Error for ProcessFailure {}
 
 impl Process {
-    /// Creates the handle to a program that has been started.
+    /// Creates the handle to a program that this process has started.
     pub(super) fn new_started(
         command: &str,
         group: ProcessGroup,
@@ -149,9 +151,9 @@ impl Process {
         self.role == ProcessRole::Head
     }
 
-    /// Returns the result of the program without blocking, or `None` while the program is running.
-    /// For a program that this process has not started, and for a process that is not an ordinary
-    /// program, the result is always `Ok`, so that the path continues until [`Process::finish`].
+    /// Returns the result of the program, or `None` while it is running. Never blocks. Always
+    /// returns `Ok` for a program that this process has not started, and for a process that is not
+    /// an ordinary program. The path then continues until [`Process::finish`].
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.
@@ -162,7 +164,7 @@ impl Process {
     }
 
     /// Blocks until the program has exited. Returns the failure if its exit was unsuccessful. The
-    /// caller must have closed both halves.
+    /// caller must have closed the input half and the output half.
     pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
         if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
             let (command, ended) = (self.command.clone(), ProcessOutcome::Status(1));
@@ -182,14 +184,15 @@ impl Process {
         Ok(self.check_end(ended))
     }
 
-    /// Returns the limit on waits for the program after the path has been stopped.
+    /// Returns the path's stop flag. Once the flag is set, waits for the program are limited in
+    /// time.
     pub(super) const fn limit(&self) -> &StopFlag {
         &self.limit
     }
 
-    /// Kills the program if the path was stopped and a process of the program has been suspended
-    /// for [`STALL_MAX`] since the stop. Returns false, without a check, while the path has not
-    /// been stopped; the caller then need not call again before the stop.
+    /// Kills the program if the path has been stopped and one of the program's processes has been
+    /// suspended for [`STALL_MAX`] since then. Returns true if the path has been stopped. While it
+    /// returns false, the caller need not call again before the stop.
     pub(super) fn kill_if_stalled(&self) -> bool {
         let stopped = self.limit.is_stopped();
         if stopped && let Some(group) = self.group() {
@@ -210,7 +213,7 @@ impl Process {
         }
     }
 
-    /// Kills the program. After this call, any exit status is accepted.
+    /// Kills the program. After this call, the path accepts any exit status of the program.
     pub(super) fn kill(&self) {
         self.released.store(true, Ordering::Relaxed);
         if let Some(group) = self.group() {
@@ -223,7 +226,8 @@ impl Process {
         self.input_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Sends SIGTERM to request the program's exit. After this call, any exit status is accepted.
+    /// Sends SIGTERM to request the program's exit. After this call, the path accepts any exit
+    /// status of the program.
     pub(super) fn request_exit(&self) {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()

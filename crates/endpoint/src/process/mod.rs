@@ -6,7 +6,7 @@
 //! request there is only the output half. At the end there is only the input half, and the program
 //! inherits standard output.
 //!
-//! The program is a space that this process starts but cannot inspect.
+//! In the graph, the program is a space that this process starts but cannot inspect.
 //! docs/book/decisions/0010-exec.md explains why a program is not a filter, and the cost of this
 //! decision.
 
@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sys::process_group::ProcessGroup;
 use sys::steps::StepResource;
 
-/// The shell that runs the command.
+/// Path of the shell that runs the commands of `exec`.
 const SHELL: &str = "/bin/sh";
 
 /// Description of `exec`, which runs a program between two nodes or at the end of a request.
@@ -97,8 +97,8 @@ fn find_command_mistake(command: &str) -> Option<Mistake> {
         .then(|| Mistake::new("command", "the command contains a NUL byte".to_owned()))
 }
 
-/// Minimum number of the inherited descriptor through which a program shares this process's counter
-/// of dbuf ids. Programs rarely use descriptors with such high numbers.
+/// Minimum descriptor number at which a program inherits the counter of dbuf ids that it shares
+/// with this process. Programs rarely use such high numbers themselves.
 const DBUF_ID_COUNTER_FD_MIN: i32 = 700;
 
 /// Lock that is held while a descriptor of the shared counter of dbuf ids is inheritable. Without

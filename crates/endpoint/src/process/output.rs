@@ -11,7 +11,8 @@ use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceSta
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Maximum block size in bytes: the default capacity of a pipe (pipe(7)).
+/// Maximum size, in bytes, of a block of a program's output. It equals the default capacity of a
+/// pipe (pipe(7)).
 const BLOCK_SIZE_MAX: usize = 64 * 1024;
 
 /// The interval [`SUSPENSION_CHECK_INTERVAL`] in ns.
@@ -20,7 +21,8 @@ const SUSPENSION_CHECK_NS: u64 = SUSPENSION_CHECK_INTERVAL.as_nanos() as u64;
 /// A source that reads the standard output of a program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
-    /// Read end of the pipe, or `None` after the source has been closed.
+    /// Read end of the pipe from the program's standard output, or `None` after the source has been
+    /// closed.
     pipe: Option<ReadSource>,
     process: Arc<Process>,
     counters: SourceCounters,

@@ -20,16 +20,17 @@ pub(super) const BUNDLE_BLOCKS_MAX: usize = filter::LANES;
 /// Maximum length of a bundle of several blocks, in bytes. A longer block forms a bundle of its
 /// own. The limit bounds the number of blocks that a slow reader loses at once.
 const BUNDLE_SIZE_MAX: usize = 128 << 10;
-/// Number of bytes before the classes: the number of the first block and the count.
+/// Offset in bytes of the classes in a bundle. The number of the first block and the count of the
+/// blocks precede them.
 const CLASSES_OFFSET: usize = 16;
-/// Maximum number of bytes in a bundle before its items: the number of the first block, the count,
-/// and the classes.
+/// Maximum offset in bytes of the first item in a bundle. The number of the first block, the count
+/// of the blocks, and their classes precede the items.
 pub(super) const ITEMS_OFFSET_MAX: usize = items_offset(BUNDLE_BLOCKS_MAX);
-/// Size in bytes of an item: a stamp and an entry.
+/// Size in bytes of an item, which describes one block of a bundle: the block's stamp and entry.
 const ITEM_BYTES: usize = 16 + MESSAGE_HEAD_SIZE;
 
-/// Bit of the first word that is set if the ring holds fragments of messages, not blocks of
-/// streams. The other bits are the number of the first block.
+/// Flag in the first word of a bundle: set if the ring holds fragments of messages, clear if it
+/// holds blocks of streams. The other bits of the word are the number of the bundle's first block.
 const HOLDS_FRAGMENTS_BIT: u64 = 1 << 63;
 
 /// Returns the offset of the first item in a bundle of `count` blocks.
@@ -52,8 +53,8 @@ pub(super) struct Item {
     pub(super) length: usize,
 }
 
-/// Returns the items from the start of `items` that form the next bundle, and the length of this
-/// bundle in bytes. Returns `None` if there are no items.
+/// Returns the longest prefix of `items` that fits into one bundle, and the length of the bundle in
+/// bytes. Returns `None` if there are no items.
 pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     let (mut count, mut frames) = (0, 0);
     for item in items.iter().take(BUNDLE_BLOCKS_MAX) {
@@ -66,9 +67,10 @@ pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     these.map(|these| (these, frames_offset(count) + frames))
 }
 
-/// Writes a bundle without its frames into `room`, which has the length that [`next`] has returned.
-/// `first` is the number of the first block, and `framed` is true if the ring holds fragments of
-/// messages. Returns the part of `room` for the frames, or `None` if `room` is too short.
+/// Writes the beginning of a bundle, up to the frames, into `room`. The length of `room` must be
+/// the length that [`next`] returned. `first` is the number of the first block. `framed` is true if
+/// the ring holds fragments of messages. Returns the part of `room` into which the frames must be
+/// copied, or `None` if `room` is too short.
 pub(super) fn write_index<'r>(
     items: &[Item],
     (first, framed): (u64, bool),
@@ -93,8 +95,7 @@ pub(super) fn write_index<'r>(
     Some(frames)
 }
 
-/// The index of a bundle that a reader has copied from the ring, with the reader's position in the
-/// bundle.
+/// A reader's copy of the beginning of a bundle, and the reader's position in the bundle.
 #[derive(Debug, Default)]
 pub(super) struct BundleCursor {
     /// Number of the bundle's first block, counted from 0 over all blocks of the ring.
@@ -104,18 +105,18 @@ pub(super) struct BundleCursor {
     /// Number of blocks that the reader has already processed, counted from the start of the
     /// bundle.
     passed: usize,
-    /// Offset in the bundle of the next block's frame.
+    /// Offset, in the bundle, at which the frame of the next block begins.
     frame_at: usize,
     /// Length of the bundle in bytes.
     length: usize,
-    /// The copied beginning of the bundle: all bytes before the frames, or only those before the
-    /// items.
+    /// The copied beginning of the bundle. It first ends before the items, and later before the
+    /// frames.
     index: Vec<u8>,
 }
 
 impl BundleCursor {
-    /// Begins the next bundle. Returns the memory into which the caller must copy as many of the
-    /// bundle's first bytes as fit.
+    /// Begins the next bundle. Returns the memory into which the caller must copy the beginning of
+    /// the bundle: as many bytes as fit, or the entire bundle if it is shorter.
     pub(super) fn begin(&mut self) -> &mut [u8] {
         (self.count, self.passed) = (0, 0);
         self.index.resize(ITEMS_OFFSET_MAX, 0);
@@ -167,8 +168,9 @@ impl BundleCursor {
         classes.map(|bytes| Class::read_from_bytes(bytes).unwrap_or_default())
     }
 
-    /// Adds memory for the items to the index. Returns the offset of the items in the bundle, and
-    /// the added memory, or `None` if the items have already been copied.
+    /// Adds memory for the items to the copied beginning of the bundle. Returns the added memory,
+    /// and the offset in the bundle from which the caller must fill it. Returns `None` if the items
+    /// have already been copied.
     pub(super) fn reserve_item_room(&mut self) -> Option<(usize, &mut [u8])> {
         let (from, to) = (items_offset(self.count), frames_offset(self.count));
         if self.index.len() >= to {
@@ -178,8 +180,9 @@ impl BundleCursor {
         self.index.get_mut(from..).map(|room| (from, room))
     }
 
-    /// Returns the stamp and the unchecked entry of the next block, and the byte range of its frame
-    /// in the bundle. Fails if the bundle is malformed. The items must have been copied.
+    /// Decodes the next block that has not been processed. Returns the block's stamp, its unchecked
+    /// entry, and the byte range of its frame in the bundle. Fails if the bundle is malformed. The
+    /// caller must have copied the items.
     pub(super) fn next(&self) -> Result<(SharedStamp, Entry, Range<usize>), MessageDefect> {
         let from = items_offset(self.count) + self.passed * ITEM_BYTES;
         let item = self.index.get(from..from + ITEM_BYTES).ok_or(MessageDefect::Short)?;
@@ -221,8 +224,8 @@ mod tests {
         Item { stamp, entry: Entry::new(pointer, context, Marks::bare(short)), length }
     }
 
-    /// Returns a bundle of these items. Each byte of a frame is the number of the block, modulo
-    /// 251.
+    /// Returns a bundle with these items for a test. Each byte of a frame is the number of its
+    /// block, modulo 251.
     fn write(items: &[Item]) -> Vec<u8> {
         let (these, length) = next(items).unwrap();
         assert_eq!(these.len(), items.len(), "one bundle");
@@ -236,8 +239,8 @@ mod tests {
         bytes
     }
 
-    /// Copies the beginning of a bundle, as from a ring. Returns the bundle, and the result of
-    /// decoding it.
+    /// Copies the beginning of the bundle `bytes` into a cursor, as a reader of a ring does.
+    /// Returns the cursor, and the result of decoding the beginning.
     fn begin(bytes: &[u8]) -> (BundleCursor, Result<(), MessageDefect>) {
         let mut bundle = BundleCursor::default();
         let room = bundle.begin();

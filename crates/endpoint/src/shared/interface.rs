@@ -1,23 +1,24 @@
-//! The interface that the source of a prefix observes.
+//! The network interface from which a shared prefix reads. A *prefix* is the sequence of filters
+//! with which several requests begin.
 //!
-//! The text of a prefix contains the name of its interface. While a process observes this
-//! interface, the name can be given to another one. The name of a prefix's ring therefore depends
-//! on the index and the network namespace of the interface, too.
+//! The text of a prefix contains only the name of the interface. The name can be given to another
+//! interface while a process still runs the prefix. The name of a prefix's ring is therefore also
+//! derived from the index and the network namespace of the interface.
 
 use crate::interface::run_in_namespace;
 use sys::net::{Namespace, RouteSocket};
 
-/// An interface, identified by its network namespace and its index.
+/// The interface that a shared prefix observes, identified by its network namespace and its index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PrefixInterface {
-    /// Inode number of the network namespace, or 0 for the namespace of this thread.
+    /// Inode number of the interface's network namespace, or 0 for the namespace of this thread.
     namespace: u64,
     index: u32,
 }
 
 impl PrefixInterface {
-    /// Finds the interface that the source of this prefix names. Returns `None` if the source names
-    /// none, or if it cannot be found.
+    /// Looks up the interface that the first filter of a prefix names. Returns `None` if the filter
+    /// names no interface, or if the lookup fails.
     pub(super) fn find(prefix: &str) -> Option<Self> {
         let (name, netns) = named_interface(prefix);
         let (name, namespace) = (name?, netns.map(Namespace::open).transpose().ok()?);
@@ -28,7 +29,8 @@ impl PrefixInterface {
     }
 }
 
-/// Returns the interface and the network namespace in the arguments of the first filter.
+/// Returns the names of the interface and the network namespace that the first filter of a prefix
+/// has as arguments; each is `None` if missing.
 fn named_interface(prefix: &str) -> (Option<&str>, Option<&str>) {
     let source = prefix.split('|').next().unwrap_or_default();
     let (mut name, mut netns) = (None, None);

@@ -2,18 +2,19 @@
 //! which of its open messages have lost a fragment.
 //!
 //! The writer stamps each fragment with the number of the block that begins its message, so a
-//! reader needs no table to find out. Unlike blocks of streams, fragments carry no positions. If
-//! blocks were overwritten, any open message may therefore lack a fragment. All open messages are
-//! then ended, and the reader continues with messages that begin later.
+//! reader knows from the stamp when the message began. Fragments have no byte positions that would
+//! reveal a gap. If blocks of the ring were overwritten, any open message may therefore lack a
+//! fragment. All open messages are then ended, and the reader continues with messages that begin
+//! later.
 
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// Maximum number of open messages in each of the two maps of [`WriterMessages`]. When `young` is
-/// full, `young` replaces `old`, and the messages in `old` are forgotten.
+/// Maximum number of open messages in each of the maps `young` and `old` of [`WriterMessages`].
+/// When `young` is full, it becomes `old`, and the previous messages in `old` are forgotten.
 const OPEN_MESSAGES_PER_MAP_MAX: usize = 1 << 17;
 
-/// Returns the key for one direction of a session.
+/// Returns the map key for the session and the direction of a block.
 fn direction_key(context: BlockMetadata) -> u64 {
     u64::from(context.session) << 1 | u64::from(context.flags.has(BlockFlags::BACKWARD))
 }
@@ -28,8 +29,9 @@ pub(super) struct WriterMessages {
 }
 
 impl WriterMessages {
-    /// Returns the number of the block that begins this block's message, plus 1. If the block
-    /// belongs to no open message, returns the block's own number, `number`, plus 1.
+    /// Returns the number, plus 1, of the block that begins the message of this block. `number` is
+    /// the number of this block; the result is `number` plus 1 if the block belongs to no open
+    /// message.
     pub(super) fn message_start_number(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
         let begins = flags.has(BlockFlags::FIRST);
@@ -54,16 +56,16 @@ impl WriterMessages {
     }
 }
 
-/// The messages that are open for a reader, and the position from which it may begin further
-/// messages.
+/// A reader's view of the messages in a ring: the open messages, and the block from which the
+/// reader may begin further messages.
 #[derive(Debug, Default)]
 pub(super) struct ReaderMessages {
-    /// The classes of open messages, which have begun but not ended.
+    /// The class of each open message, that is, of each message that has begun but not ended.
     open: SessionMap<Class>,
     /// Number of the block at which the reader joined.
     joined: u64,
-    /// Number of the first block whose message the reader may begin: `joined`, or the block after
-    /// the last overwritten block.
+    /// Number of a block. The reader may begin only messages that begin at or after this block,
+    /// which is `joined` or the block after the last overwritten block.
     from: u64,
     /// Timestamp of the latest fragment that was admitted.
     time: u64,
@@ -83,7 +85,7 @@ pub(super) enum FragmentAdmission {
 }
 
 impl ReaderMessages {
-    /// Records the number of the first block that the reader can see in a ring.
+    /// Records that the reader joins the ring, and that `number` is the first block it can read.
     pub(super) fn join(&mut self, number: u64) {
         (self.joined, self.from) = (number, number);
     }
@@ -107,9 +109,9 @@ impl ReaderMessages {
         FragmentAdmission::Whole
     }
 
-    /// Ends all open messages: adds a hole of length 0 for each to `to`, in ascending order of
-    /// sessions. From then on, admits only messages that begin at or after block number `from`.
-    /// Returns the number of ended messages.
+    /// Ends all open messages. Appends a hole of length 0 for each message to `to`, in ascending
+    /// order of sessions. From then on, the reader admits only messages that begin at or after
+    /// block number `from`. Returns the number of ended messages.
     pub(super) fn end_all(&mut self, from: u64, to: &mut Vec<Entry>) -> u64 {
         self.from = from;
         let mut open: Vec<_> = self.open.drain().collect();

@@ -43,7 +43,7 @@ pub type PrefixStarter = fn(prefix: &str) -> Result<PrefixStartOutcome, Failure>
 pub enum PrefixStartOutcome {
     /// The prefix is running in the new process.
     Running,
-    /// The process exited before the prefix was running. The text is its error message.
+    /// The new process exited before the prefix was running. The text is its error message.
     Ended(String),
 }
 
@@ -53,9 +53,11 @@ const JOIN_ATTEMPTS_MAX: usize = 8;
 
 static PREFIX_STARTER: OnceLock<PrefixStarter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
-/// The event that is notified when a prefix read by a source of this process has lost blocks.
+/// Event that is notified when a source of this process learns that its shared prefix has lost
+/// blocks.
 static UPSTREAM_LOSS_EVENT: OnceLock<EventFd> = OnceLock::new();
-/// Number of blocks that the paths of this process have lost upstream of `share`.
+/// Number of blocks that all paths of this process have lost in total, upstream of their `share`
+/// sinks.
 static UPSTREAM_LOST_BLOCKS: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
@@ -64,23 +66,23 @@ pub fn set_starter(starter: PrefixStarter) {
     let _ = PREFIX_STARTER.set(starter);
 }
 
-/// Sets the number of blocks that the paths of this process have lost in total upstream of `share`.
-/// Each `share` reports the number to its readers with the next batch, or when its space becomes
-/// idle.
+/// Sets the total number of blocks that the paths of this process have lost upstream of `share`.
+/// Each `share` sink reports this number to its readers with the next batch, or when its space
+/// becomes idle.
 pub fn set_upstream_losses(blocks: u64) {
     UPSTREAM_LOST_BLOCKS.store(blocks, Ordering::Relaxed);
 }
 
-/// Returns true if the process of a prefix is expected to run as long as the prefix has readers.
-/// This holds for live sources. A prefix with any other source ends when its input ends. Such a
-/// prefix was started by a user, not by a request.
+/// Returns true if the source of the prefix observes live traffic. The process of such a prefix is
+/// expected to run as long as it has readers. With any other source, the prefix ends when its input
+/// ends; it was then started by a user, not by a request.
 fn is_endless(prefix: &str) -> bool {
     let live = [&rx::ENTRY, &rx::TX_SOURCE_ENTRY].map(|entry| entry.description.name);
     prefix.split_whitespace().next().is_some_and(|source| live.contains(&source))
 }
 
-/// Returns a descriptor that becomes readable when a `share last=yes` of this process has lost its
-/// last reader. Fails if the kernel cannot create the descriptor.
+/// Returns a descriptor that becomes readable when the last reader of a `share` with the argument
+/// `last=yes` in this process has left. Fails if the kernel cannot create the descriptor.
 pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
     event_descriptor(&VACANCY_EVENT)
 }
@@ -103,7 +105,8 @@ fn report_upstream_loss() {
     }
 }
 
-/// Returns the descriptor of `event`. Creates the event on the first call.
+/// Returns the descriptor of an event. Creates the event on the first call. Fails if the kernel
+/// cannot create it.
 fn event_descriptor(event: &'static OnceLock<EventFd>) -> sys::Result<BorrowedFd<'static>> {
     if event.get().is_none() {
         // If two threads create a descriptor at the same time, one of the descriptors is dropped.
@@ -112,10 +115,15 @@ fn event_descriptor(event: &'static OnceLock<EventFd>) -> sys::Result<BorrowedFd
     event.get().map(|event| event.as_fd()).ok_or_else(|| sys::Error::new("eventfd", "", 0))
 }
 
-/// Opens the ring of a shared prefix. If no process runs the prefix, starts one and blocks until
-/// the prefix is running. `interface` is the interface of the ring to be replaced, if any. Fails if
-/// this program cannot start a process, if the ring cannot be opened, if it is still missing after
-/// [`JOIN_ATTEMPTS_MAX`] attempts, or if the prefix now names another interface.
+/// Opens the ring of a shared prefix for reading. If no process runs the prefix, starts one, and
+/// blocks until the prefix is running. If the caller has already read an earlier ring of the
+/// prefix, `interface` is the interface of that ring.
+///
+/// # Errors
+///
+/// Fails if this program cannot start a process, if the ring cannot be opened, if it is still
+/// missing after [`JOIN_ATTEMPTS_MAX`] attempts, or if the prefix now names an interface other than
+/// `interface`.
 fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, Failure> {
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
     let mut message = String::new();

@@ -30,20 +30,23 @@ use rest::{PAUSE_DURATION_NS, Rest};
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
-/// Drop reason for blocks that the process of the prefix has lost.
+/// Drop reason for blocks that were lost in the process that runs the prefix, before this source
+/// could read them.
 const PREFIX: DropReason = DropReason::Named("prefix");
-/// Interval between attempts to replace a process that has exited, in ns.
+/// Interval, in ns, between attempts to join a new process of the prefix after the previous one has
+/// exited.
 const REJOIN_INTERVAL_NS: u64 = 10_000_000;
 /// Maximum number of successive processes that end without any output. If one more process ends in
 /// this way, the source fails.
 const SILENT_EXITS_MAX: u64 = 8;
 
-/// A source that reads the ring of a shared prefix.
+/// The source `shared`, which reads the ring of a shared prefix.
 struct Shared {
     prefix: String,
     /// The interface of the prefix, or `None` if the text of the prefix names no interface.
     interface: Option<PrefixInterface>,
-    /// The reading end of the ring, or `None` once the ring has ended.
+    /// The reading end of the ring, or `None` after the end of the ring and until a new ring is
+    /// found.
     input: Option<Input>,
     /// A thread that finds or starts a process to replace one that has exited; `None` while no
     /// replacement is needed.
@@ -51,13 +54,13 @@ struct Shared {
     sessions: ReaderSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
     created: Vec<Entry>,
-    /// A block read from the ring that waits for the next pass, because the blocks in `created`,
-    /// which precede it, did not all fit into one pass; otherwise `None`.
+    /// A block that has been read from the ring but must be emitted after the blocks in `created`,
+    /// which did not all fit into one pass. `None` if no block is waiting.
     deferred: Option<DeferredBlock>,
-    /// The bundle that is being read.
+    /// The bundle from which the source is reading blocks.
     bundle: BundleCursor,
-    /// Placeholder dbuf id in the pointers to blocks whose bytes were not copied, because no filter
-    /// or sink reads them. `None` if no ids remain.
+    /// Dbuf id in the pointers to blocks whose bytes this source did not copy, because no filter or
+    /// sink reads them. The id refers to no memory. `None` if no ids remain.
     absent: Option<DbufId>,
     origin: u16,
     asleep: bool,
@@ -70,37 +73,37 @@ struct Shared {
     next_block: Option<u64>,
     /// Number of the next bundle to read from the ring, counted from 0.
     next: u64,
-    /// Number of bundles in the ring after which a stopped source ends, or `None` while the source
-    /// is not stopped.
+    /// Number of the bundle at which a stopped source ends, or `None` while the source is not
+    /// stopped.
     end_number: Option<u64>,
     is_over: bool,
     emitted: Amount,
     unbegun: u64,
-    /// Number of blocks that were not read from the ring because no arc selects their class.
+    /// Number of blocks in the ring that this source skipped because no arc selects their class.
     untaken: u64,
-    /// Number of blocks that were overwritten, plus blocks lost because the beginning of their
-    /// message was overwritten.
+    /// Number of blocks that this source lost, because they or the beginning of their message were
+    /// overwritten in the ring.
     lost: u64,
-    /// Number of blocks in the current ring that have not been read.
+    /// Number of blocks that were still unread in the current ring when they were last counted.
     unread: u64,
     /// Number of processes of the prefix that have ended and were replaced.
     writer_exits: u64,
-    /// Number of successive processes of the prefix that have ended without any output, since the
-    /// last block was read.
+    /// Number of successive processes of the prefix that have ended without any output. Reset when
+    /// a block is read.
     silent_exits: u64,
     /// Number of blocks that earlier processes of the prefix have lost while this source read their
     /// rings.
     lost_in_earlier: u64,
     /// Number of blocks that the current process of the prefix had lost before this source joined.
     lost_at_join: u64,
-    /// Number of blocks lost by the processes of the prefix, as of the last pass.
+    /// Number of blocks lost by the processes of the prefix, as this source last reported it.
     lost_reported: u64,
 }
 
-/// A block that has been read and admitted, but not emitted yet.
+/// A block that the source has read and admitted, but could not emit yet.
 struct DeferredBlock {
     entry: Entry,
-    /// The bytes of the frame; `None` if they were not copied.
+    /// The bytes of the block's frame; `None` if they were not copied.
     bytes: Option<Vec<u8>>,
 }
 
@@ -273,8 +276,8 @@ impl Shared {
         self.sessions.end_all(&mut self.created);
     }
 
-    /// Starts the thread that finds or starts another process. Fails if too many processes have
-    /// ended without any output.
+    /// Starts a thread that finds or starts another process for the prefix. Fails if too many
+    /// processes have ended without any output.
     fn begin_rejoin(&mut self) -> Result<(), Failure> {
         let failed = |why: &dyn std::fmt::Display| Failure::new("share", &*self.prefix, why);
         self.writer_exits += 1;

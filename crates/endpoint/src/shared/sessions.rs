@@ -13,20 +13,21 @@ use filter::KeyHasher;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// Maximum number of missing bytes in one direction of a session. A session that misses more bytes
-/// is ended.
+/// Maximum number of bytes that may be missing between two blocks of a session in one direction. If
+/// more are missing, the reader ends the session.
 const MISSING_BYTES_MAX: u64 = 32 << 20;
 
 /// A map whose keys are sessions, or directions of sessions. A process of the same user assigns the
 /// session numbers, so no protection against collision attacks is needed.
 pub(super) type SessionMap<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
-/// The stamp that the writer of a shared ring adds to a block: the block's position in its session
-/// and its number in the ring.
+/// The stamp with which the writer of a shared ring labels a block, so that readers can find gaps:
+/// the block's position in its session, and its number in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SharedStamp {
-    /// Number of bytes before the block in this direction of the session. In a ring of messages,
-    /// the number of the block that begins the message, plus 1.
+    /// Position of the block. In a ring of streams, the number of bytes that precede the block in
+    /// its direction of the session. In a ring of messages, the number of the block that begins the
+    /// message, plus 1.
     pub(super) position: u64,
     /// Number of the block in the ring, from 0.
     pub(super) number: u64,
@@ -36,8 +37,8 @@ pub(super) struct SharedStamp {
     pub(super) framed: bool,
 }
 
-/// Progress of a session: position and end of each direction, and class and time of the latest
-/// block.
+/// Progress of an open session. The arrays contain the position and the end of each direction,
+/// forward first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     position: [u64; 2],
@@ -49,8 +50,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Updates the progress with a block of the session. Returns true if both directions have
-    /// ended.
+    /// Updates the progress of a session with the session's next block. Returns true if both
+    /// directions have ended.
     fn advance(&mut self, entry: &Entry) -> bool {
         let way = direction_index(entry.context);
         self.position[way] += u64::from(entry.pointer.length());
@@ -68,7 +69,7 @@ fn direction_index(context: BlockMetadata) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct WriterSessions {
     open: SessionMap<Progress>,
-    /// Open messages, if the ring holds fragments of messages; `None` for a ring of streams.
+    /// The open messages in a ring of messages; `None` for a ring of streams.
     messages: Option<WriterMessages>,
 }
 
@@ -85,9 +86,9 @@ impl WriterSessions {
         self.messages.is_some()
     }
 
-    /// Returns the stamp of the next block, whose number in the ring is `number`. The stamp's
-    /// `begins` is true only for the first block of a session in a ring of streams. Its position is
-    /// 0 for a block without a session.
+    /// Returns the stamp for the next block, with the block's number in the ring, `number`. In a
+    /// ring of streams, the flag `begins` of the stamp is set for the first block of a session. The
+    /// position is 0 for a block without a session.
     pub(super) fn stamp(&mut self, entry: &Entry, number: u64) -> SharedStamp {
         let session = entry.context.session;
         let framed = self.messages.is_some();
@@ -118,7 +119,7 @@ pub(super) struct ReaderSessions {
     pub(super) messages: ReaderMessages,
     /// Number of sessions whose first block the reader has seen.
     pub(super) begun: u64,
-    /// Number of losses in admitted sessions, plus the number of admitted messages that were ended
+    /// Number of gaps in admitted sessions, plus the number of admitted messages that were ended
     /// because blocks were overwritten.
     pub(super) torn: u64,
 }
@@ -190,8 +191,8 @@ impl ReaderSessions {
         Admission::Follows
     }
 
-    /// Ends a session: for each direction that is still open, adds a hole of length 0 that marks
-    /// the end of the direction.
+    /// Ends a session. For each direction that is still open, appends a hole of length 0 to `to`,
+    /// which marks the end of the direction.
     fn end_session(&mut self, session: u32, to: &mut Vec<Entry>) {
         let Some(open) = self.open.remove(&session.into()) else { return };
         for (way, ended) in open.ended.into_iter().enumerate() {
@@ -203,8 +204,8 @@ impl ReaderSessions {
         }
     }
 
-    /// Ends all sessions and messages of a ring that has ended: adds end markers for them to `to`,
-    /// in ascending order of their numbers.
+    /// Ends all admitted sessions and messages, because their ring has ended. Appends end markers
+    /// for them to `to`, in ascending order of session numbers.
     pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) {
         self.messages.end_all(0, to);
         let mut all: Vec<u32> =

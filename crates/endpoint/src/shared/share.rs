@@ -73,14 +73,14 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers of a ring.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the names of the rings opened with `last=yes` are withdrawn.
-/// Applies only after the first reader has arrived.
+/// Delay after which the ring names of `share last=yes` are withdrawn once the last reader has
+/// left.
 const VACANCY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time after which the names of the rings opened with `last=yes` are withdrawn if no reader has
-/// arrived at all.
+/// Time after which the ring names of `share last=yes` are withdrawn if no reader has arrived at
+/// all.
 const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Maximum time in ns for which readers stay asleep while blocks arrive continuously. A kernel
-/// ring, for example, may never be empty.
+/// Maximum time, in ns, for which sleeping readers are not woken while blocks keep arriving. The
+/// limit is needed because some inputs, such as a busy kernel ring, are never empty.
 const FLUSH_INTERVAL_NS: Time = 10_000_000;
 
 /// A sink that writes to the ring of a shared prefix. A prefix is the sequence of filters with
@@ -98,11 +98,11 @@ struct Share {
     unread: Amount,
     too_long: Amount,
     readers_max: usize,
-    /// Time at which sleeping readers are woken even if the input does not pause.
+    /// Time at which the sink wakes sleeping readers, even if blocks keep arriving.
     flush_at: Time,
     /// Time of the pass in which the last batch arrived.
     last_time: Time,
-    /// True if the ring contains blocks for which sleeping readers have not been woken.
+    /// True if the ring contains blocks for which the sink has not yet woken sleeping readers.
     has_unflushed: bool,
     /// Number of blocks lost upstream of this sink, as of the last call of [`Sink::on_idle`].
     lost_before: u64,
@@ -238,9 +238,9 @@ impl Share {
 }
 
 impl Share {
-    /// Ends the stream. If the name of the stream is watched, withdraws all watched names first.
-    /// Otherwise, a reader that reaches the end and starts another process could mistake this
-    /// exiting process for one that still offers a part of the prefix.
+    /// Ends the stream. If this sink has a [`ReaderWatch`], first withdraws the ring names of all
+    /// `share last=yes` sinks of this process. Otherwise, a reader that reaches the end of one ring
+    /// and starts a new process could join another ring of this exiting process.
     fn end_stream(&mut self) {
         if self.watch.is_some() && self.output.is_some() {
             withdraw_watched_names(&lock_watched_names());
@@ -259,21 +259,23 @@ impl Drop for Share {
     }
 }
 
-/// The name of a ring opened with `last=yes`. Once none of the watched names of this process has a
-/// reader any more, all of them are withdrawn.
+/// The name of a ring that belongs to a `share last=yes` sink. Once no ring of such a sink in this
+/// process has a reader any more, all of these names are withdrawn.
 struct WatchedName {
     host: Arc<Host>,
     address: Address,
-    /// Event that wakes the thread that watches the name, when a number of readers changes.
+    /// Event that is notified when the number of the ring's readers changes. It wakes the thread
+    /// that watches the name.
     readers: Arc<EventFd>,
 }
 
-/// The watched names of this process, one for each filter after which other requests may join.
+/// The ring names of all `share last=yes` sinks of this process. There is one name for each filter
+/// of the prefix after which other requests may join.
 static WATCHED_NAMES: Mutex<Vec<WatchedName>> = Mutex::new(Vec::new());
 
-/// A thread that withdraws all watched names and makes [`vacancy_descriptor`] readable once the
-/// last reader of these names has left, even if no further block arrives. It sleeps while there are
-/// readers.
+/// A thread that withdraws all [`WATCHED_NAMES`] once none of their rings has a reader, and then
+/// makes [`vacancy_descriptor`] readable. The thread needs no blocks to notice this, and sleeps
+/// while there are readers.
 struct ReaderWatch {
     address: Address,
     stop: Arc<EventFd>,
@@ -314,8 +316,9 @@ fn withdraw_watched_names(names: &[WatchedName]) {
     });
 }
 
-/// Waits until no watched name has had a reader for some time, and withdraws the names. `changed`
-/// is notified when the number of readers may have changed.
+/// Waits until the rings of all watched names have been without readers for [`VACANCY_TIMEOUT`],
+/// and then withdraws the names. `changed` is notified when the number of readers may have changed;
+/// `stop` ends the wait.
 fn watch_readers(stop: &EventFd, changed: &EventFd) {
     // `None` while there are readers.
     let mut deadline = Some(Instant::now() + FIRST_READER_WAIT_MAX);

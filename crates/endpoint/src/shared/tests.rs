@@ -9,8 +9,8 @@ fn session_block(session: u32, length: u32, flags: BlockFlags) -> Entry {
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
 
-/// Returns the session, the length and the flags of each block that a reader emits if it misses the
-/// blocks at the indices for which `is_missed` returns true. Also returns the sessions of the
+/// Writes blocks to a shared ring and reads them, except those whose index satisfies `is_missed`.
+/// Returns the session, the length and the flags of each emitted block, and the state of the
 /// reader.
 fn read_with_missed_blocks(
     written: &[Entry],

@@ -4,7 +4,7 @@ use crate::{OpenArguments, Origins};
 use abi::Class;
 use filter::Classes;
 
-/// Names of the classes and origins in the metadata of blocks.
+/// Names of classes and sources, which a sink uses to print the class and the origin of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassNames {
     classes: Classes,
@@ -22,8 +22,8 @@ impl ClassNames {
         self.origins.distinguishing_name(number)
     }
 
-    /// Returns the value of a class as defined by the filter that assigned it. The value of
-    /// [`Class::ZERO`] is 0. Returns `None` if no filter has classified the block.
+    /// Returns the number of a class as its classifier defines it, for output. Returns `None` if no
+    /// filter has classified the block.
     pub(crate) fn class_value(&self, class: Class) -> Option<u32> {
         match (self.classes, class) {
             (_, Class::NONE) | (Classes::Same, Class::YES) => None,
@@ -32,16 +32,16 @@ impl ClassNames {
         }
     }
 
-    /// Returns the classifier's name for this class, or `None` if the classifier has no name for
-    /// it.
+    /// Returns the name of a class as its classifier defines it, or `None` if the class has no
+    /// name.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
         let Classes::Number { names, .. } = self.classes else { return None };
         let value = self.class_value(class)?;
         names.iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
     }
 
-    /// Returns true if the class is printed: always if the classifier's classes are numbers,
-    /// otherwise for every class but [`Class::YES`].
+    /// Returns true if a sink prints this class. [`Class::YES`] is not printed unless the classes
+    /// of the filter are numbers.
     pub(crate) fn is_class_printed(&self, class: Class) -> bool {
         match self.classes {
             Classes::Number { .. } => true,

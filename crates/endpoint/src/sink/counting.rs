@@ -1,17 +1,19 @@
-//! A sink that only counts blocks. Used for `discard`, `drop`, and sinks that run in the kernel.
+//! A sink that only counts blocks. It implements `discard` and `drop`, and replaces sinks that have
+//! run in the kernel.
 
 use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Report, Time};
 use std::sync::Arc;
 
-/// A sink that counts blocks and writes nothing.
+/// A sink that only counts the blocks it receives, for the ledger.
 #[derive(Debug, Default)]
 pub(super) struct CountingSink {
     pub(super) consumed: Amount,
     /// True if the counted blocks are reported as dropped on purpose.
     pub(super) counts_as_dropped: bool,
-    /// Blocks that the kernel did not send, with the reason; `None` if there are none.
+    /// Frames that the kernel did not send, with the reason; `None` unless the sink ran in the
+    /// kernel and frames were refused.
     pub(super) refused: Option<(DropReason, Amount)>,
 }
 

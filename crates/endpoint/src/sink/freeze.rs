@@ -98,8 +98,7 @@ struct FreezeSink {
     bytes: usize,
     files_max: u64,
     history: History,
-    /// Number and size of the retained frames at the time when the history contained the most
-    /// bytes.
+    /// Number and size of the frames in the history at the time when they had the most bytes.
     peak: RetainedFrames,
     /// The capture file that is being written, or `None` before a trigger and after the file is
     /// complete.
@@ -122,19 +121,19 @@ struct FreezeCounts {
     /// Number of frames omitted because they exceed the size limit, or because their link type
     /// differs from the link type of the file's first frame.
     omitted_frames: u64,
-    /// Number of capture files that could not be created.
+    /// Number of capture files that were not created because of an error.
     files_missing: u64,
     /// Number of frames that could not be written to a capture file.
     frames_missing: u64,
 }
 
-/// A capture file that is being written.
+/// A capture file that `freeze` is writing after a trigger.
 struct Capture {
     file: File,
     name: PathBuf,
     link: LinkType,
     until: Time,
-    /// Number of bytes that may still be written to the file.
+    /// Number of bytes that may still be written to the file without exceeding its size limit.
     room_left: usize,
     buffer: Vec<u8>,
     /// Number of frames in the buffer that have not been written to the file.
@@ -273,9 +272,9 @@ impl FreezeSink {
         }
     }
 
-    /// Creates a file, moves the stored frames into the file (the last of these frames is the
-    /// trigger), and starts a capture that ends at `until`. If the file cannot be created, counts
-    /// the file and the trigger as missing, and the stored frames stay in the history.
+    /// Creates a capture file and moves the frames of the history into it; the last of them is the
+    /// trigger. The capture then continues until time `until`. If the file cannot be created,
+    /// counts the file and the trigger as missing, and keeps the frames in the history.
     fn begin_capture(&mut self, link: LinkType, until: Time) {
         let (file, name) = match create_capture(&self.into, self.files_max) {
             Ok(created) => created,
@@ -302,8 +301,8 @@ impl FreezeSink {
         self.history.clear();
     }
 
-    /// Appends a frame to the open file. Omits the frame if its link type differs from the link
-    /// type of the file, or if the frame exceeds the remaining room.
+    /// Appends a frame to the capture file that is being written. Omits the frame if its link type
+    /// differs from that of the file, or if it exceeds the remaining room.
     fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;
@@ -348,13 +347,13 @@ impl FreezeSink {
     }
 }
 
-/// Buffer size in bytes at which the buffer is written to the file.
+/// Size in bytes at which the buffer of a capture file is written to the file.
 const FLUSH_SIZE: usize = 256 << 10;
 
 impl Capture {
-    /// Writes the buffer to the file. After a failure, the file is truncated to its previous
-    /// length, and the frames of the buffer are discarded; the header of a capture stays in the
-    /// buffer until it is written.
+    /// Writes the buffer to the file. After a failure, truncates the file to its previous length
+    /// and discards the frames in the buffer. A file header that has not been written yet stays in
+    /// the buffer.
     fn flush_buffer(&mut self) -> std::io::Result<()> {
         let written = self.file.metadata()?.len();
         let result = self.file.write_all(&self.buffer);

@@ -24,7 +24,7 @@ pub(crate) struct Headers<'a> {
     pub(crate) layers: Layers,
     pub(crate) flow: Option<Flow>,
     /// Addresses of the sender and the receiver, or `None` if the frame has none. They may be known
-    /// without a flow.
+    /// even if the ports, and thus the flow, are not.
     pub(crate) addresses: Option<(IpAddr, IpAddr)>,
 }
 
@@ -39,8 +39,9 @@ impl<'a> Headers<'a> {
         Some(Self::new(block.frame, layers))
     }
 
-    /// Parses the headers that precede bytes derived by a filter from a frame, such as decompressed
-    /// bytes ([`Block::headers`]). Returns `None` for other blocks.
+    /// Parses the headers of a block that a filter derived from a frame, such as decompressed
+    /// bytes. These headers precede the derived bytes ([`Block::headers`]). Returns `None` for
+    /// other blocks.
     pub(crate) fn headers_of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {

@@ -66,7 +66,7 @@ bytes that are not UTF-8.",
 pub const ENTRY: SinkEntry =
     SinkEntry::new(&JSON, open).with_standard_output(|_| StandardOutput::Lines);
 
-/// One line of output: a block, or the message that it describes.
+/// A line of the output of `json`, which describes a block, or a message with a description.
 struct JsonLine<'a> {
     json: &'a JsonFormatter,
     block: &'a Block<'a>,
@@ -98,7 +98,7 @@ impl Serialize for JsonLine<'_> {
 }
 
 impl JsonLine<'_> {
-    /// Adds the fields of a block that describes no message.
+    /// Adds the JSON fields of a block that describes no message to `map`.
     fn write_block<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let (json, block, flags) = (self.json, self.block, self.block.context.flags);
         let message = json.form == Form::Message;
@@ -119,7 +119,8 @@ impl JsonLine<'_> {
     }
 }
 
-/// Addresses, ports and protocols of a block, in the public schema of `json` and `files`.
+/// The addresses, ports and protocols of a block, as JSON fields. `json` and `files` share this
+/// public schema.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndpointFields {
     vlan: Option<u16>,
@@ -133,7 +134,7 @@ pub(crate) struct EndpointFields {
 }
 
 impl EndpointFields {
-    /// Converts the headers of a frame. All fields are empty if `headers` is `None`.
+    /// Creates the fields from the headers of a frame. All fields are empty if `headers` is `None`.
     pub(crate) fn from_headers(headers: Option<&Headers<'_>>) -> Self {
         let Some(headers) = headers else { return Self::default() };
         let network = match headers.layers.network {
@@ -161,8 +162,8 @@ impl EndpointFields {
         }
     }
 
-    /// Converts the addresses and ports of a description. The protocol stays unknown, because
-    /// descriptions do not contain it.
+    /// Creates the fields from the addresses and ports in a description. The protocol stays
+    /// unknown, because descriptions do not contain it.
     pub(crate) fn from_described_flow(flow: Flow) -> Self {
         Self {
             network: Some(if flow.source.is_ipv4() { "ipv4" } else { "ipv6" }.into()),
@@ -255,8 +256,9 @@ impl JsonFormatter {
         Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
-    /// Counts a block. Returns `None` if no line is written for the block, the record of the
-    /// message if the block describes one, and `Some(None)` for any other block.
+    /// Counts a block, and determines the content of its line. Returns `None` if the block gets no
+    /// line. Otherwise, the inner value is the description record if the block describes a message,
+    /// or `None` if it does not.
     fn count_and_read_record<'b>(
         &mut self,
         block: &Block<'b>,
@@ -269,7 +271,7 @@ impl JsonFormatter {
     }
 }
 
-/// A formatter that produces the lines of `json` for output outside of a sink.
+/// A formatter that produces the lines of the sink `json` for other output, without a sink.
 #[derive(Debug)]
 pub struct JsonLines(JsonFormatter);
 
@@ -286,7 +288,8 @@ impl JsonLines {
         }))
     }
 
-    /// Appends the line of a block, if it has one. A described message has a single line.
+    /// Appends the line of a block. Appends nothing for a block of a message that a description has
+    /// already covered.
     pub fn append(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         let json = &mut self.0;
         if let Some(record) = json.count_and_read_record(block) {

@@ -54,8 +54,8 @@ impl<'a> MessageRecord<'a> {
         self.number(Field::Time)
     }
 
-    /// Returns the end time of the message or, for an exchange, of the later message. Returns
-    /// `None` if the record contains no end time.
+    /// Returns the time at which the message ended. For an exchange, returns the time at which the
+    /// later of its two messages ended. Returns `None` if the record contains no end time.
     pub(crate) fn end_time(&self) -> Option<Time> {
         self.number(Field::End)
     }
@@ -131,7 +131,8 @@ impl<'a> MessageRecord<'a> {
         add_member(map, "cut", self.is_truncated().then_some(true))
     }
 
-    /// Returns true if the record lacks fields or the end of a text.
+    /// Returns true if the record was too long, so that some fields or the end of a text are
+    /// missing.
     pub(crate) fn is_truncated(&self) -> bool {
         self.0.is_truncated()
     }
@@ -156,7 +157,7 @@ fn decode_address(bytes: &[u8]) -> Option<IpAddr> {
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(|bytes| Ipv6Addr::from(bytes).into())).ok()
 }
 
-/// All values of a list field, as a JSON array.
+/// The values of a list field in a description record, which serialize as a JSON array.
 struct FieldList<'a> {
     record: Record<'a>,
     field: Field,
@@ -207,7 +208,7 @@ const fn is_unescaped(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// Counters for messages and their fragments.
+/// Counters of the messages, and of their fragments, that a sink has received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageCounts {
     /// True for the form [`Form::Message`], in which the blocks of a message follow its
@@ -215,9 +216,9 @@ pub(crate) struct MessageCounts {
     has_following_blocks: bool,
     messages: u64,
     fragments: u64,
-    /// Session and direction of the last description, until the first fragment of its message
-    /// arrives; otherwise `None`. This fragment may also be the first block of its stream, and then
-    /// has the flag [`BlockFlags::FIRST`] too.
+    /// Session and direction of the latest description, until the first fragment of its message
+    /// arrives; otherwise `None`. This fragment may have the flag [`BlockFlags::FIRST`], because it
+    /// may also begin its stream.
     open_message: Option<(u32, Direction)>,
 }
 
@@ -232,10 +233,10 @@ impl MessageCounts {
         }
     }
 
-    /// Returns true if the block is a fragment of a message that has already been counted. Always
-    /// returns false before the first description, because a filter describes either all of its
-    /// messages or none of them. A block with the flag [`BlockFlags::FIRST`] begins another
-    /// message, unless it is the first fragment after its description.
+    /// Returns true if the block is a fragment of a message that has already been counted. A block
+    /// with the flag [`BlockFlags::FIRST`] begins a message that has not been counted, unless it
+    /// directly follows its description. Always returns false before the first description, because
+    /// a filter describes either all of its messages or none of them.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins = block.context.flags.has(BlockFlags::FIRST)
             && self.open_message != Some(stream_key(block));
@@ -352,8 +353,8 @@ fn write_tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Res
     write_fields(f, ", ", record, &[Field::Alpn, Field::Cipher, Field::Ja4])
 }
 
-/// Writes the fields in `wanted` that the record contains. Each value is escaped, and preceded by
-/// `before`.
+/// Writes those fields in `wanted` that the record contains. Escapes each value and writes the text
+/// `before` in front of it.
 fn write_fields(
     f: &mut fmt::Formatter<'_>,
     before: &str,

@@ -1,4 +1,5 @@
-//! Stand-ins for sinks that have run in the kernel. The ledger reads their counters.
+//! Sinks that replace sinks which have run in the kernel. The ledger reads the counters of the
+//! kernel's sinks from them.
 
 use super::counting::CountingSink;
 use super::drop::DROP;
@@ -6,9 +7,9 @@ use super::redirect::{REDIRECT, REFUSED_REASON};
 use crate::Sink;
 use filter::{Amount, Arguments, Description, Report};
 
-/// Returns a stand-in for the sink with this description, and its report. The stand-in reports the
-/// amount that the kernel has consumed. `refused` is the number of frames that the kernel has not
-/// sent.
+/// Creates a sink that reports the counters of a sink which has run in the kernel. `consumed` is
+/// the amount that the kernel's sink has consumed. `refused` is the number of frames that the
+/// kernel did not send. Returns the new sink with its report.
 #[must_use]
 pub fn new_offloaded_sink(
     description: &Description,

@@ -32,7 +32,7 @@ use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
 use sys::steps::{RollbackLog, StepResource};
 
-/// Buffer size in bytes at which the buffer is written to the file.
+/// Size in bytes at which the buffer of an output is written to the file.
 const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
 const OPEN_ATTEMPTS_MAX: u32 = 10;
@@ -50,21 +50,22 @@ pub(crate) struct BufferedOutputFile {
     /// merges the output of several processes. The first byte of each message is 1 if the message
     /// ends a block, and otherwise 0.
     keeps_message_boundaries: bool,
-    /// Treatment of the old contents at the first write.
+    /// Action of the first write on the old contents of the file.
     old_contents: OldContents,
-    /// True if this output holds the file lock. If the shell has locked standard output, this
-    /// output does not release the lock.
+    /// True if this output has locked the file. If the shell has locked standard output instead,
+    /// this output does not release that lock.
     is_locked: bool,
-    /// True if several requests append to the file, each with a shared lock.
+    /// True if several requests append to this file. Each of them then holds a shared file lock.
     is_shared: bool,
     /// True if the output is /dev/null.
     is_null: bool,
     buffer: Vec<u8>,
     /// The blocks whose output is in the buffer, in order.
     blocks: Vec<BufferedBlock>,
-    /// Number of items (lines, packets) appended to the buffer since the end of the last block.
+    /// Number of items (lines, packets) that were appended to the buffer after the end of the last
+    /// complete block.
     items_after_blocks: u32,
-    /// Number of bytes that will be written directly from kernel memory, without the buffer
+    /// Number of bytes that the next write takes directly from kernel memory instead of the buffer
     /// ([`in_place`]).
     bytes_outside_buffer: usize,
     written: Amount,
@@ -73,7 +74,8 @@ pub(crate) struct BufferedOutputFile {
     /// Longest duration of a flush, in ns, since the last
     /// [`BufferedOutputFile::take_longest_write`].
     longest_write: u64,
-    /// Limit on waits for a reader of the output after the path has been stopped.
+    /// Stop flag of the path. Once the flag is set, waits for a reader of this output are limited
+    /// in time.
     limit: StopFlag,
     /// Notes for the final report of the sink.
     remarks: Vec<String>,
@@ -82,7 +84,8 @@ pub(crate) struct BufferedOutputFile {
 /// A block whose output is in the buffer.
 #[derive(Clone, Copy, Debug)]
 struct BufferedBlock {
-    /// Offset of the end of the block's output, in bytes from the start of the unwritten output.
+    /// Offset of the end of the block's output, in bytes. Offset 0 is the first byte that has not
+    /// been written to the file.
     end: usize,
     /// Number of bytes in the block's view.
     bytes: u32,
@@ -93,7 +96,8 @@ struct BufferedBlock {
 /// Treatment of the file's old contents at the first write.
 #[derive(Debug)]
 enum OldContents {
-    /// There are no old contents, or the old contents are kept.
+    /// No action is needed: there are no old contents, they are kept, or an action has already been
+    /// taken.
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
@@ -212,8 +216,9 @@ impl BufferedOutputFile {
         }
     }
 
-    /// Limits the waits for a reader of this output, if it is a pipe or a terminal, after the path
-    /// has been stopped. The caller must not have written to such an output by other means.
+    /// Limits the time for which a stopped path waits for a reader of this output. Has an effect
+    /// only on pipes and terminals. The caller must not have written to such an output by other
+    /// means.
     pub(crate) fn with_stop_limit(mut self, stopped: &Arc<AtomicBool>) -> Self {
         if let Some(file) = open_nonblocking(&self.file).filter(|_| !self.is_null) {
             self.file = file;
@@ -226,12 +231,12 @@ impl BufferedOutputFile {
         self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// Returns true if old contents are present and the first write will replace them.
+    /// Returns true if the file has old contents that the first write will replace.
     pub(crate) const fn will_replace_contents(&self) -> bool {
         matches!(self.old_contents, OldContents::Replace(_))
     }
 
-    /// Returns the notes about this output for the final report.
+    /// Returns notes for the user about this output, for the final report.
     pub(crate) fn remarks(&self) -> &[String] {
         &self.remarks
     }
@@ -291,8 +296,9 @@ impl BufferedOutputFile {
         })
     }
 
-    /// Calls `write`, which returns the number of bytes written, and the error that stopped it, if
-    /// any. Counts the written blocks, and empties the buffer.
+    /// Writes the buffered blocks by calling `write`, counts the blocks that were written
+    /// completely, and empties the buffer. `write` returns the number of bytes written, and the
+    /// error that stopped it, if any.
     fn write_out(
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
@@ -338,8 +344,9 @@ impl BufferedOutputFile {
         self.items_written
     }
 
-    /// Replaces the old contents or repairs their last line, as required before the first write.
-    /// Returns the number of buffered bytes that this call has written: all of them, or none.
+    /// Prepares the file for the first write: replaces the old contents, or repairs their last
+    /// line. Does nothing before later writes. Returns the number of buffered bytes that this call
+    /// has already written: all of them, or none.
     fn prepare_first_write(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);
@@ -378,9 +385,9 @@ impl BufferedOutputFile {
         Ok(0)
     }
 
-    /// Runs `change`, which modifies the end of the file. Returns `None` without running it if
-    /// another request may be writing to the file. A file that the shell has opened is never
-    /// changed.
+    /// Calls `change` to modify the end of the file while no other request can write to it. Returns
+    /// `None` without calling it if another request may be writing. A file that the shell has
+    /// opened is never changed.
     fn change_end_exclusively<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
@@ -439,8 +446,8 @@ fn is_file_at_path(path: &str, file: &File) -> bool {
     path_metadata.ok().zip(file_metadata.ok()).is_some_and(same)
 }
 
-/// Registers the removal of a newly created file on rollback. On rollback, the file stays if it has
-/// been written to or replaced.
+/// Registers a newly created file for removal if the request is rolled back. A file that has been
+/// written to or replaced by then is not removed.
 pub(crate) fn remove_on_rollback(
     file: &File,
     path: PathBuf,

@@ -7,15 +7,16 @@
 use abi::{Class, RichPointer};
 use filter::{Block, Form, Time};
 
-/// Number of recent frames with which a frame is compared. Blocks that view the same frame arrive
-/// close together, but not always consecutively.
+/// Number of recent frames that are remembered. Blocks that view the same frame arrive close
+/// together, but not always consecutively.
 const RECENT_FRAME_COUNT: usize = 16;
 
-/// The most recent frames. Two frames that occupied the same memory are distinguished by their
-/// times.
+/// The frames that a sink has received most recently. Frames that occupied the same memory one
+/// after the other are distinguished by their times.
 #[derive(Debug)]
 pub(crate) struct RecentFrames {
-    /// Ring of the most recent frames. `None` if each block of this form has its own frame.
+    /// Ring of the most recent frames, or `None` if blocks never share a frame in the form of the
+    /// input.
     frames: Option<[(RichPointer, Time); RECENT_FRAME_COUNT]>,
     next: usize,
 }

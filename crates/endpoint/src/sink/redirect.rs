@@ -1,14 +1,15 @@
 //! `redirect`: forwards frames through another interface, in the kernel if possible. [SL §5.5,
 //! §6.1; CONTRACT 2, 25]
 //!
-//! Each frame is sent once, unmodified, through the interface named in the request. The kernel
-//! program at the source sends the frame. If the request runs in a thread instead, this process
-//! sends the frame in the same way as `tx`. If the source only observes frames, a copy is sent, and
-//! the host receives the frame too. After `take`, the frame itself is sent.
+//! Each frame is sent once, unmodified, through the interface named in the request. If possible,
+//! the kernel program that runs at the request's source also sends the frame. Otherwise, a thread
+//! of this process sends it in the same way as `tx`. If the source only observes frames, a copy is
+//! sent, and the host receives the frame too. If the source is `rx IF take`, the frame itself is
+//! sent.
 //!
-//! Deviation: the papers have a single `tx`, since their kernel space calls the driver. In Linux, a
-//! kernel program can neither wait nor queue, so forwarding without flow control is a separate
-//! sink.
+//! Deviation: in the papers, the kernel space calls the driver, so that a single sink `tx`
+//! suffices. In Linux, a kernel program can neither wait nor queue. Forwarding without flow control
+//! is therefore a separate sink.
 
 use super::tx;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
@@ -56,7 +57,7 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
     .with_facts(EndpointFacts { outlet: Some(find_outlet), ..EndpointFacts::NONE });
 
-/// Drop reason for frames that were not sent, as printed in the ledger.
+/// Drop reason, as printed in the ledger, for frames that the kernel did not send.
 pub(super) const REFUSED_REASON: &str = "refused by the kernel";
 
 fn find_outlet(arguments: &Arguments) -> Outlet {

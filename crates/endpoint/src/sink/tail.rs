@@ -12,7 +12,8 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
-/// The format of a file's lines.
+/// The format of the lines in an output file, which determines how an incomplete last line is
+/// repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LineFormat {
     /// Text in lines of any content.
@@ -25,10 +26,11 @@ pub(crate) enum LineFormat {
 /// instead.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Changes a regular file so that it ends with a line terminator: removes the last line if `lines`
-/// is [`LineFormat::Json`] and the line is an incomplete object of at most [`LINE_MAX`] bytes, and
-/// otherwise terminates the line. Returns a message that describes the change, or `None` if the
-/// file was not changed. A file that this process cannot read is left unchanged.
+/// Repairs the last line of a regular file, so that the file ends with a line terminator. If
+/// `lines` is [`LineFormat::Json`] and the line is an incomplete object of at most [`LINE_MAX`]
+/// bytes, removes the line. Otherwise, terminates the line. Returns a message that describes the
+/// change, or `None` if the file was not changed. A file that this process cannot read is left
+/// unchanged.
 pub(crate) fn repair_last_line(
     file: &mut File,
     target: &str,
@@ -63,9 +65,9 @@ pub(crate) fn repair_last_line(
 /// A JSON object with any members.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// Returns the start offset and the bytes of an unterminated last line. If the line is longer than
-/// [`LINE_MAX`], returns instead an offset [`LINE_MAX`] bytes before the end of the file, without
-/// bytes. Returns `None` if the file ends with a line terminator.
+/// Returns the start offset and the bytes of the last line of a file, if it is not terminated. For
+/// a line longer than [`LINE_MAX`], returns the offset [`LINE_MAX`] bytes before the end of the
+/// file, without bytes. Returns `None` if the file ends with a line terminator.
 fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
     const PIECE_SIZE: u64 = 4096;
     let first = length.saturating_sub(LINE_MAX);
@@ -89,8 +91,9 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
     Ok(Some((first, (first == 0).then_some(line))))
 }
 
-/// Returns the total length of the blocks that are complete after `done` bytes have been written.
-/// `ends` contains the end offsets of the blocks, in ascending order.
+/// Returns the end offset of the last block that is complete after `done` bytes of a buffer have
+/// been written, or 0 if none is. `ends` contains the end offsets of the blocks in the buffer, in
+/// ascending order.
 pub(crate) fn complete_blocks_length(
     done: usize,
     mut ends: impl DoubleEndedIterator<Item = usize>,

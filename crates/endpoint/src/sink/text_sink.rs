@@ -4,7 +4,7 @@ use super::out::BufferedOutputFile;
 use crate::{Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
 
-/// A formatter that turns blocks into text.
+/// The format of a text sink: turns blocks into text.
 pub(crate) trait BlockFormatter: Send {
     /// Appends the text for a block to `out`.
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure>;

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
 
-/// Maximum payload of a message in bytes.
+/// Maximum payload, in bytes, of one message to a socket that preserves message boundaries.
 pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
 /// Writes all bytes, and blocks until they have been written. If the descriptor is nonblocking,

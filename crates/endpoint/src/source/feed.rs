@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 /// read it, and large enough to amortize the system call. Among the sizes from 64 KB to 1 MB, 128
 /// KB and 256 KB were the fastest (76 ns per packet of 600 bytes, compared to 90 ns with 1 MB).
 pub(crate) const PIECE_SIZE: usize = 256 * 1024;
-/// Minimum number of free bytes in a segment for another read. If fewer bytes are free, the next
-/// segment is used.
+/// Minimum number of free bytes in a segment of the pool for a read into it. If fewer are free, the
+/// next segment is used.
 const SEGMENT_FREE_BYTES_MIN: usize = 64 * 1024;
 
 /// A buffered input whose current bytes are in the pool.
@@ -29,7 +29,7 @@ pub(crate) struct BufferedInput {
     ended: bool,
 }
 
-/// A piece of the input that has been read into the pool.
+/// A piece of the input, which was read into the pool with one call.
 #[derive(Debug)]
 struct InputPiece {
     place: Extent,
@@ -43,12 +43,12 @@ struct InputPiece {
 pub(crate) enum FillOutcome {
     /// The current piece has at least the requested number of unconsumed bytes.
     Ready,
-    /// There is no input yet; the space polls the descriptor.
+    /// No input has arrived yet. The space polls the descriptor of the input.
     Nothing,
-    /// The pool has no free memory until the next pass.
+    /// The pool is full. No memory becomes free before the next pass.
     Full,
-    /// The input has ended with this many unconsumed bytes, which is fewer than requested. These
-    /// bytes are not in a piece.
+    /// The input has ended. The field is the number of unconsumed bytes, which is smaller than
+    /// requested. These bytes are not in a piece yet ([`BufferedInput::move_remainder_to_piece`]).
     End(usize),
 }
 
@@ -75,8 +75,8 @@ impl BufferedInput {
         bytes.get(piece.consumed_bytes as usize..).unwrap_or_default()
     }
 
-    /// Returns the extent in the pool of `length` unconsumed bytes. The extent begins `from` bytes
-    /// after the first unconsumed byte.
+    /// Returns the location in the pool of the unconsumed bytes in a range. The range begins `from`
+    /// bytes after the first unconsumed byte, and is `length` bytes long.
     pub(crate) fn unconsumed_extent(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
             Some(piece) => piece.place.within(piece.consumed_bytes + from, length),
@@ -91,7 +91,8 @@ impl BufferedInput {
         }
     }
 
-    /// Reports the consumed bytes to the pool, which then allows filters to modify them in place.
+    /// Tells the pool which bytes at the start of the piece have been consumed. The pool then
+    /// allows filters to modify these bytes in place.
     pub(crate) fn report_consumed(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.consumed_bytes);
@@ -139,7 +140,7 @@ impl BufferedInput {
         }
     }
 
-    /// Moves the bytes that remain at the end of the input to a separate piece.
+    /// Moves the last bytes of the input, which did not fill a piece, to a piece of their own.
     pub(crate) fn move_remainder_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
@@ -149,8 +150,8 @@ impl BufferedInput {
         self.hold_piece(pool, place)
     }
 
-    /// Moves the carried bytes to a last piece, or returns [`FillOutcome::End`] if they are fewer
-    /// than `wanted`.
+    /// Moves the carried bytes, the last bytes of the input, to a piece of their own. If they are
+    /// fewer than `wanted`, does nothing and returns [`FillOutcome::End`].
     fn move_carried_to_last_piece(
         &mut self,
         pool: &Pool,

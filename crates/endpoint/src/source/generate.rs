@@ -79,7 +79,8 @@ pub const ENTRY: SourceEntry =
 
 const SOURCE_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const DATAGRAM_DESTINATION: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Locally administered hardware addresses of the sender and the receiver.
+/// Hardware addresses of the sender and the receiver of generated frames. Both are locally
+/// administered.
 const HARDWARE_ADDRESSES: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 const FIRST_SOURCE_PORT: u16 = 10_000;
 const IP_OFFSET: usize = ethernet::HEADER_LENGTH;
@@ -101,8 +102,8 @@ struct GenerateSource {
     origin: u16,
     /// Time at which the first frame was due; `None` before the first call of `produce`.
     first_due: Option<Time>,
-    /// One frame per flow, contiguous in the pool, for repeated emission, or `None` until these
-    /// frames have been written.
+    /// Prepared frames, one per flow, contiguous in the pool, which the source emits repeatedly;
+    /// `None` until they have been written.
     flow_frames: Option<Extent>,
     emitted: Amount,
 }
@@ -182,13 +183,14 @@ impl GenerateSource {
         self.first_due.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
-    /// Returns true if frames are emitted repeatedly. Frames can be repeated only if they have no
-    /// numbers, and if one frame of each flow fits into a single block of the pool.
+    /// Returns true if the source emits prepared frames repeatedly. This requires that frames have
+    /// no sequence numbers, and that one frame of each flow fits into a single block of the pool.
     fn repeats_frames(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }
 
-    /// Emits `number` prepared frames. Returns false if the pool has no memory to prepare them.
+    /// Emits `number` blocks of the prepared frames. Writes these frames to the pool on the first
+    /// call. Returns false if the pool has no memory for them.
     fn emit_repeated_frames(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
         let Some(ready) = self.flow_frames.or_else(|| self.write_flow_frames(intake.pool)) else {
             return false;
@@ -238,8 +240,9 @@ impl GenerateSource {
         Ok(true)
     }
 
-    /// Emits `number` frames from the array of `count` frames at `place`, starting with index
-    /// `first` and wrapping around at the end.
+    /// Emits `number` blocks of the prepared frames, which are an array of `count` frames at
+    /// `place`. Starts with the frame at index `first`, and continues at the start of the array
+    /// after its end.
     fn emit_frame_array(
         &mut self,
         intake: &mut Intake<'_>,
@@ -267,8 +270,8 @@ fn frame_flow_index(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
-/// A frame without source port and sequence number, and the partial checksum of the remaining
-/// bytes.
+/// A template for generated frames. The source port and the sequence number are still missing, and
+/// the checksum covers only the other bytes.
 #[derive(Debug)]
 struct FrameTemplate {
     frame: Vec<u8>,

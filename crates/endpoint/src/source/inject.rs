@@ -43,7 +43,7 @@ ends when the injector is dropped. The streamline command itself injects nothing
 /// The catalog entry of `inject`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 
-/// All existing injectors, by name.
+/// Queues of all injectors that exist in this process, by name.
 static INJECTORS: Mutex<BTreeMap<String, Arc<SharedQueue>>> = Mutex::new(BTreeMap::new());
 
 /// The handle through which a program injects frames into a path. At most one exists per name.
@@ -54,7 +54,7 @@ pub struct Injector {
     shared: Arc<SharedQueue>,
 }
 
-/// The queue between an injector and its source, with counters for both.
+/// The queue through which an injector passes frames to its source, with counters of both ends.
 #[derive(Debug)]
 struct SharedQueue {
     queue: Mutex<Queue>,
@@ -79,7 +79,7 @@ struct QueuedFrame {
     time: Time,
 }
 
-/// Outcome of injecting a frame.
+/// Outcome of an attempt to inject a frame into a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectOutcome {
     /// The frame is queued; the path will emit it.

@@ -14,8 +14,8 @@ use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Facts about sources that read a file, for the planner: the file name identifies the input that
-/// the source observes.
+/// Facts for the planner about sources that read a file. Two such sources read the same input if
+/// they name the same file.
 pub(super) const READ_SOURCE_FACTS: EndpointFacts = EndpointFacts {
     observed_source: Some(|arguments| {
         ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())
@@ -30,8 +30,8 @@ pub(crate) struct Input {
     target: String,
     /// True if a read may block, which holds for all inputs except regular files.
     may_block: bool,
-    /// True if this input holds the file lock. If the shell has locked standard input, this input
-    /// does not release the lock.
+    /// True if this input has locked the file. If the shell has locked standard input instead, this
+    /// input does not release that lock.
     is_locked: bool,
 }
 
@@ -50,7 +50,7 @@ impl Drop for Input {
 pub(crate) enum ReadOutcome {
     /// The number of bytes that were read; never 0.
     Bytes(usize),
-    /// There is no input yet; the space polls the descriptor.
+    /// No input has arrived yet. The space polls the descriptor of the input.
     Nothing,
     /// The end of the input has been reached.
     End,

@@ -63,15 +63,15 @@ pub(crate) struct ReadSource {
     line_begins: bool,
     /// Number of lines that were cut because they are longer than a block.
     cut_lines: u64,
-    /// Maximum length in bytes of a line that is not cut, determined from the first fragment of the
-    /// line that was cut last.
+    /// Maximum length in bytes of a line that fits into one block. Set when a line is cut, from the
+    /// length of its first fragment.
     line_max: u32,
 }
 
-/// Boundaries of the next block, at the start of the unread bytes.
+/// Boundaries of the next block within the unread bytes, at whose start the block begins.
 struct BlockBounds {
     length: u32,
-    /// Number of bytes to consume, including the line terminator.
+    /// Number of bytes that the block uses up in the input, including the line terminator.
     consumed: usize,
     flags: BlockFlags,
 }

@@ -63,13 +63,13 @@ struct Replay {
     schedule: ReplaySchedule,
     origin: u16,
     emitted: Amount,
-    /// The next packet, if it has been parsed but is not due yet, or is later than a packet of
-    /// another source; otherwise `None`.
+    /// The next packet, if the source has parsed it but must not emit it yet, because it is not due
+    /// or because another source has an earlier packet; otherwise `None`.
     pending: Option<Packet>,
     /// An error in the capture, which the next call to `produce` reports; `None` if there is none.
     fault: Option<Failure>,
-    /// Number of bytes that the reader needs for the next record, or `None` unless the current
-    /// piece ends within this record.
+    /// Number of bytes that the reader needs in order to parse the next record; `None` unless the
+    /// current piece ends within this record.
     wanted_bytes: Option<usize>,
 }
 
@@ -172,9 +172,9 @@ impl Replay {
         }
     }
 
-    /// Emits packets until the batch is full, or the next packet is not due or is later than the
-    /// intake's `until`. Returns the number of bytes needed for the next record if the piece ends
-    /// within that record. Returns `None` otherwise.
+    /// Emits packets from the current piece until the batch is full, or the next packet must not be
+    /// emitted yet: it is not due, or it is later than the intake's `until`. If the piece ends
+    /// within a record, returns the number of bytes needed for this record, otherwise `None`.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let (pool, until, now) = (intake.pool, intake.until, intake.now);
         let bytes = self.feed.unconsumed_bytes(pool);
@@ -217,8 +217,8 @@ impl Replay {
         outcome
     }
 
-    /// Reads at least `wanted` bytes. Returns `None` on success. Otherwise returns the status that
-    /// the current call to `produce` must return.
+    /// Reads input until the current piece has at least `wanted` bytes. Returns `None` if it has.
+    /// Otherwise, returns the status that `produce` must return.
     fn refill(
         &mut self,
         intake: &Intake<'_>,
@@ -236,10 +236,10 @@ impl Replay {
     }
 }
 
-/// Schedule that determines when each packet is due, relative to the first packet.
+/// A schedule that determines when each packet of a capture is due, relative to the first packet.
 #[derive(Clone, Copy, Debug)]
 struct ReplaySchedule {
-    /// Speed in millionths of the capture's original speed; `None` means that packets are not
+    /// Speed of the replay in millionths of the capture's original speed; `None` if packets are not
     /// delayed.
     factor: Option<u64>,
     /// Timestamp of the first packet, and the time on the path's clock at which this packet was
@@ -262,8 +262,9 @@ impl ReplaySchedule {
         self.due_time(time, now) <= now
     }
 
-    /// Returns the time on the path's clock at which the packet with timestamp `time` is due. This
-    /// is `now` if packets are not delayed, or if no packet has been due before.
+    /// Returns the time on the path's clock at which the packet with the capture timestamp `time`
+    /// must be emitted. The result is `now` for the first packet, and if the replay runs at full
+    /// speed.
     fn due_time(&self, time: Time, now: Time) -> Time {
         let (Some(factor), Some((first, started))) = (self.factor, self.started) else {
             return now;

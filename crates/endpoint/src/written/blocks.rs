@@ -12,9 +12,9 @@ use wire::capture::{Reader, Step};
 /// The form of the bytes that a writer sends, which determines how they become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WrittenForm {
-    /// All bytes form one stream, in one session.
+    /// All bytes form one stream. The stream is one session.
     Stream,
-    /// The bytes of each packet become a block.
+    /// The bytes of each packet that the writer sends become one block.
     Blocks,
     /// Each line of text becomes a record.
     Lines,
@@ -23,9 +23,9 @@ pub enum WrittenForm {
 }
 
 impl WrittenForm {
-    /// Returns the form of the bytes that a program may write to a node whose output has the form
-    /// `output`. `capture` is true if the program writes a capture. Fails with the reason if this
-    /// node does not accept such bytes.
+    /// Returns the form of the bytes that a program may write to a node. `output` is the form of
+    /// the node's output. `capture` is true if the program writes a capture. Fails with the reason
+    /// if the node does not accept such bytes.
     pub fn of(output: Form, capture: bool) -> Result<Self, String> {
         let name = output.name();
         match (output, capture) {
@@ -77,9 +77,10 @@ pub struct WriterSource {
     capture: Reader,
     /// True if the next byte begins a line.
     line_begins: bool,
-    /// Flags of the last block of the session, or `None` until the writer has ended the session.
+    /// Flags for the last block of the writer's session, or `None` until the writer has ended the
+    /// session.
     ended: Option<BlockFlags>,
-    /// The direction flags of the session's directions that have not ended.
+    /// Direction flags of the directions in which the session has not ended.
     open: Vec<BlockFlags>,
     emitted_amount: Amount,
     /// Amounts received from the writer that did not become blocks, by reason. Each packet counts
@@ -87,19 +88,20 @@ pub struct WriterSource {
     lost: Vec<(DropReason, Amount)>,
 }
 
-/// Drop reason for a writer's malformed bytes and all bytes after them.
+/// Drop reason for bytes of a writer that are malformed, and for all bytes that follow them.
 const UNREADABLE_BYTES: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WriterSource::emit`].
 enum EmitOutcome {
     /// All complete blocks that have been received were emitted.
     All,
-    /// The batch, or the pool of the space, is full.
+    /// The batch is full, or the pool of the space has no free memory.
     Full,
 }
 
 impl WriterSource {
-    /// Creates the source of the blocks that arrive through a socket.
+    /// Creates a source that emits the bytes arriving through a socket as blocks of the class
+    /// `class`.
     #[must_use]
     pub fn new(socket: OwnedFd, form: WrittenForm, class: Class) -> Self {
         let open = match form {
@@ -123,14 +125,14 @@ impl WriterSource {
         }
     }
 
-    /// Returns the received bytes that have not become blocks, by reason.
+    /// Returns the amounts received from the writer that did not become blocks, by reason.
     #[must_use]
     pub fn lost(&self) -> &[(DropReason, Amount)] {
         &self.lost
     }
 
-    /// Drops all bytes that have not become blocks, including those that wait in the socket, and
-    /// counts them as lost for this reason. If there are such bytes, the session ends as broken.
+    /// Drops all bytes that have not become blocks, including those still in the socket. Counts
+    /// them as lost for the reason `why`. If there are any such bytes, the session ends as broken.
     pub fn discard(&mut self, why: DropReason) {
         let mut lost = Amount::default();
         let mut rest = self.waiting.len() - self.emitted;
@@ -151,8 +153,8 @@ impl WriterSource {
         }
     }
 
-    /// Closes the socket for further bytes, and sends the reason to the writer. Bytes that have
-    /// already arrived can still be received.
+    /// Refuses further bytes from the writer, and sends it the reason. The source can still receive
+    /// the bytes that are already in the socket.
     pub fn close_input(&self, why: &str) {
         let _ = sys::local_socket::send_nonblocking(&self.socket, why.as_bytes(), &[]);
         let _ = sys::local_socket::shutdown_input(&self.socket);
@@ -338,13 +340,13 @@ impl Source for WriterSource {
     }
 }
 
-/// A block within the received bytes.
+/// A block found in the bytes that were received from a writer.
 struct Block {
     /// Offset of the block's first byte, relative to the first received byte that has not been
     /// emitted.
     from: usize,
     length: usize,
-    /// Number of received bytes that the block uses up, including a record header or line
+    /// Number of received bytes that belong to the block, including its record header or line
     /// terminator.
     consumed: usize,
     flags: BlockFlags,

@@ -23,13 +23,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of data bytes in a packet, excluding the byte with the packet type.
 pub const PACKET_DATA_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of bytes that wait in the sockets while the space is busy, including the kernel's
-/// overhead for each packet.
+/// Maximum number of bytes that may wait in a writer's sockets while the space is busy, including
+/// the kernel's overhead for each packet.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Type of a packet that contains bytes.
+/// Type of a packet that contains bytes of the writer.
 const DATA: u8 = 0;
-/// Type of the packet that ends the session.
+/// Type of the packet with which a writer ends its session.
 const END: u8 = 1;
 
 /// The outside end of a writer. Dropping it without a call to [`WriterSocket::end`] aborts the
@@ -46,7 +46,7 @@ pub struct WriterSocket {
 #[error("{0}")]
 pub struct InputClosed(pub String);
 
-/// Reason reported if the path has sent none.
+/// Reason that a writer gets if the path has ended without sending a reason.
 const DEFAULT_END_REASON: &str = "the path has ended, or the filter was removed";
 
 /// Creates the two ends of a writer: the outside end, and the socket from which the inside end is

@@ -13,8 +13,8 @@ fn writer(form: WrittenForm) -> (WriterSocket, WriterSource) {
     (outside, WriterSource::new(inside, form, Class(7)))
 }
 
-/// Returns the blocks that a source emits if its writer sends these pieces. The writer then ends
-/// the session or, if `breaks`, drops the socket without ending it.
+/// Returns the blocks that a source emits if its writer sends these pieces. If `breaks` is true,
+/// the writer then drops the socket; otherwise it ends the session.
 fn emit_from_writer(form: WrittenForm, pieces: &[&[u8]], breaks: bool) -> Vec<EmittedBlock> {
     let (mut outside, mut inside) = writer(form);
     for piece in pieces {

@@ -12,8 +12,8 @@ use super::dispatch::can_move_bucket;
 /// The blocks that arrived in an interval, by bucket of sessions, and the replica of each bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionShares {
-    /// The replica of each bucket; for a bucket without blocks so far, a number above all replica
-    /// indices.
+    /// Index of the replica that owns each bucket. A bucket without blocks so far has a number that
+    /// exceeds all replica indices.
     pub replicas: Box<[u8]>,
     /// Number of blocks in the interval, by bucket.
     pub blocks: Box<[u32]>,
@@ -21,7 +21,7 @@ pub struct SessionShares {
     pub replica_count: usize,
 }
 
-/// Buckets of sessions that move from one replica to another.
+/// A decision to move buckets of sessions from one replica to another, with the expected effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionMove {
     /// Index of the replica that had the most blocks, which gives up the buckets.
@@ -30,17 +30,20 @@ pub struct SessionMove {
     pub to: u8,
     /// The buckets that move, in ascending order.
     pub buckets: Vec<u16>,
-    /// Percentage of all blocks that `from` received.
+    /// Percentage of the interval's blocks that the replica `from` received.
     pub before: u8,
-    /// Percentage of all blocks that `from` would have received without these buckets.
+    /// Percentage of the interval's blocks that the replica `from` would have received without the
+    /// moved buckets.
     pub after: u8,
 }
 
-/// Minimum number of blocks in an interval for a move to be chosen.
+/// Minimum number of blocks in an interval. In an interval with fewer blocks, no move is chosen.
 const BLOCKS_MIN: u64 = 4096;
-/// Maximum load of the busiest replica after a move, as a fraction of its load before.
+/// Maximum load that the busiest replica may have after a move, as a fraction of its load before. A
+/// move that relieves the replica less is not worthwhile.
 const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
-/// Maximum number of buckets in one move. It limits the time for which a move pauses the chain.
+/// Maximum number of buckets in one move. It bounds the time for which the chain of replicas pauses
+/// during a move.
 const MOVED_BUCKETS_MAX: usize = 512;
 
 impl SessionShares {
@@ -136,7 +139,8 @@ mod tests {
         assert_eq!(one.choose_move(), None);
     }
 
-    /// State of blocks without a session is private to a replica, so these blocks do not move.
+    /// Blocks without a session do not move, because the state that a filter keeps for them is
+    /// private to a replica.
     #[test]
     fn n3_blocks_without_a_session_are_not_moved() {
         let heavy = shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);
@@ -144,7 +148,7 @@ mod tests {
         assert_eq!(shares(&[(0, 3000), (0, 9000), (1, 10)]).choose_move(), None);
     }
 
-    /// Moves lead to a balance from which no further move is chosen.
+    /// Repeated moves lead to a distribution for which no further move is chosen.
     #[test]
     fn n3_repeated_moves_reach_a_balance() {
         let mut random = testkit::Random::with_replayable_seed();

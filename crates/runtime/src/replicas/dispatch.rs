@@ -3,11 +3,11 @@
 //! - By **load**: the whole batch goes to the least loaded replica. The replica in the dispatcher's
 //!   space gets a batch only if every other replica has enough queued work to stay busy while that
 //!   space processes the batch.
-//! - By **session**: all blocks of a session, in both directions, go to one replica for the
-//!   session's lifetime. A table maps each bucket of sessions ([`filter::sharing`]) to its replica;
-//!   a new bucket goes to the replica that has received the fewest blocks so far, which spreads
-//!   large sessions. Blocks are counted per bucket, so that buckets can later move from the busiest
-//!   replica to another one, with the state of their sessions ([`super::balance`]).
+//! - By **session**: all blocks of a session, in both directions, go to one replica. Sessions are
+//!   hashed into buckets ([`filter::sharing`]), and a table maps each bucket to its replica. A new
+//!   bucket goes to the replica that has received the fewest blocks so far, which spreads large
+//!   sessions. Blocks are counted per bucket, so that buckets can later move from the busiest
+//!   replica to another one, together with the state of their sessions ([`super::balance`]).
 
 use super::balance::SessionShares;
 use super::{ReplicaProgress, next_batch_id};
@@ -16,8 +16,8 @@ use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of queued blocks at which a replica in another space counts as busy. Four batches suffice
-/// to keep the replica busy while the dispatcher's space processes a batch itself.
+/// Minimum number of queued blocks with which a replica in another space counts as busy. Four
+/// batches keep the replica busy while the dispatcher's space processes a batch itself.
 const BUSY_QUEUE_BLOCKS: usize = 4 * filter::LANES;
 /// Number of buckets into which sessions are hashed.
 const SESSION_BUCKETS: usize = 4096;
@@ -25,7 +25,7 @@ const SESSION_BUCKETS: usize = 4096;
 /// (`pipeline::plan::REPLICAS_MAX`).
 const UNASSIGNED_REPLICA: u8 = u8::MAX;
 
-/// The dispatch policy of a replica chain.
+/// The rule by which a dispatcher distributes blocks among the replicas of a chain.
 #[derive(Debug)]
 enum DispatchPolicy {
     Load,
@@ -36,7 +36,8 @@ enum DispatchPolicy {
 #[derive(Debug)]
 struct SessionTable {
     key: ShardKey,
-    /// Seed of the session tables in the replicas ([`ShardKey::session_key`]).
+    /// Seed of the hash of session keys. The session tables of the replicas use the same seed
+    /// ([`ShardKey::session_key`]).
     seed: u64,
     /// The index of the replica that owns each bucket, or [`UNASSIGNED_REPLICA`].
     replicas: Box<[u8]>,
@@ -50,18 +51,18 @@ struct SessionTable {
 #[derive(Debug)]
 pub struct Dispatcher {
     policy: DispatchPolicy,
-    /// Progress of the chain, shared by the dispatcher, the replicas and the join.
+    /// Progress of the replica chain. The dispatcher, the replicas and the join share it.
     progress: Arc<ReplicaProgress>,
-    /// Id that the next batch gets.
+    /// Id that the next dispatched batch gets.
     next_batch_id: u64,
     /// Index of the replica that runs in the dispatcher's space.
     local_replica: usize,
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher that distributes by session, or by load if `sharing` is `None`. `here`
-    /// is the index of the replica in this space, and `seed` the seed of all filters of the
-    /// replicas.
+    /// Creates the dispatcher of a replica chain. Dispatches by session if `sharing` contains a
+    /// key, otherwise by load. `here` is the index of the replica that runs in the dispatcher's
+    /// space. `seed` is the seed that all filters of the replicas use for hashing.
     pub fn new(
         sharing: Option<ShardKey>,
         progress: Arc<ReplicaProgress>,
@@ -81,9 +82,10 @@ impl Dispatcher {
         Self { policy, progress, next_batch_id: 0, local_replica: here }
     }
 
-    /// Numbers the blocks of a batch, assigns the lanes to replicas, and announces the batch to the
-    /// join. Returns the batch id and, for each replica that gets at least one lane, its lanes.
-    /// `load` returns the queue length of a replica in blocks.
+    /// Dispatches a batch: numbers its blocks, assigns its lanes to replicas, and announces the
+    /// batch to the join. `load` returns the queue length of a replica in blocks. Returns the batch
+    /// id and a list of replicas, each with the lanes that it gets. The caller must put the lanes
+    /// into the replicas' rings.
     pub fn dispatch(
         &mut self,
         batch: &mut Batch<'_>,
@@ -105,8 +107,8 @@ impl Dispatcher {
         (batch_id, hands)
     }
 
-    /// Returns how many blocks of each bucket were dispatched since the last call, and to which
-    /// replica. Returns `None` if sessions cannot move to another replica.
+    /// Returns the number of blocks of each bucket that were dispatched since the last call, and
+    /// the replica of each bucket. Returns `None` if sessions cannot move to another replica.
     pub fn take_bucket_shares(&mut self) -> Option<SessionShares> {
         let DispatchPolicy::Session(table) = &mut self.policy else { return None };
         table.key.finds_sessions().then(|| SessionShares {
@@ -125,9 +127,9 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches the blocks of `buckets` to replica `to` from now on. Omits a bucket that cannot
-    /// move ([`can_move_bucket`]). The caller must have moved the sessions of the buckets. Does
-    /// nothing if batches are dispatched by load.
+    /// Changes the owner of `buckets` to replica `to`, which gets all of their blocks from now on.
+    /// Skips a bucket that cannot move ([`can_move_bucket`]). The caller must have moved the state
+    /// of the sessions in these buckets. Does nothing if batches are dispatched by load.
     pub fn reassign(&mut self, buckets: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.policy else { return };
         for bucket in buckets.iter().filter(|bucket| can_move_bucket(**bucket)) {
@@ -157,12 +159,13 @@ impl Dispatcher {
         &self.progress
     }
 
-    /// Announces that no more batches follow. `clock` is the newest block time in nanoseconds.
+    /// Announces to the replicas and the join that the last batch has been dispatched. `clock` is
+    /// the newest block time in nanoseconds.
     pub fn close(&self, clock: u64) {
         self.progress.close(clock);
     }
 
-    /// Marks the replica in the dispatcher's space as ended.
+    /// Announces that the replica in the dispatcher's space has ended.
     pub fn end_local_replica(&self) {
         self.progress.finish(self.local_replica, u64::MAX);
     }
@@ -195,8 +198,8 @@ fn least_loaded_replica(
     }
 }
 
-/// Returns the bucket of a session, given the session's key and number in the first filter of the
-/// chain that has sessions. Returns `None` if the bucket is unknown or cannot move.
+/// Returns the bucket of a session. `key` and `number` identify the session in the first filter of
+/// the replica chain that has sessions. Returns `None` if the bucket is unknown or cannot move.
 pub fn session_bucket(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
     sharing
         .key_of_session(key, number)

@@ -30,9 +30,11 @@ use std::time::Duration;
 
 /// Number of bits in a sequence number that contain the block's position in its batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
-/// Mask of the batch id bits that fit into a sequence number.
+/// Mask of the low bits of a batch id, which are the part of the id that a sequence number
+/// contains.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// Rank of final output that belongs to no session. The join emits it after all sessions.
+/// Rank in the final output of a chain for blocks that belong to no session. The join emits them
+/// after the blocks of all sessions.
 pub const SESSIONLESS_RANK: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
@@ -52,8 +54,8 @@ pub const fn next_batch_id(batch_id: u64) -> u64 {
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
 }
 
-/// Returns the batch id in a sequence number. A sequence number contains only the low bits of the
-/// id, so several ids are possible; the result is the id nearest to `near`.
+/// Returns the batch id to which a sequence number belongs. A sequence number contains only the low
+/// bits of the id, so several ids are possible. The result is the one nearest to the id `near`.
 pub const fn nearest_batch_id(seq: u32, near: u64) -> u64 {
     const BATCH_ID_SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;
@@ -64,12 +66,13 @@ pub const fn nearest_batch_id(seq: u32, near: u64) -> u64 {
 /// The progress of a replica chain, shared by the dispatcher, the replicas and the join.
 #[derive(Debug)]
 pub struct ReplicaProgress {
-    /// Lowest batch id that has not been dispatched yet. Written by the dispatcher.
+    /// Lowest id of a batch that has not been dispatched yet. Written only by the dispatcher.
     undispatched: CachePaddedWord,
     replicas: Box<[ReplicaState]>,
-    /// One more than the id of the batch for which the join waits. Written by the join.
+    /// One more than the id of the batch whose output the join is waiting for. Written only by the
+    /// join.
     awaited: CachePaddedWord,
-    /// Nonzero after the last dispatch. Written by the dispatcher.
+    /// Nonzero once the last batch has been dispatched. Written only by the dispatcher.
     closed: CachePaddedWord,
     /// Newest block time, in nanoseconds. Valid once `closed` is nonzero. Written by the
     /// dispatcher.
@@ -78,12 +81,14 @@ pub struct ReplicaProgress {
     join: Arc<Doorbell>,
 }
 
-/// The progress of one replica.
+/// Batches that one replica has received and finished.
 #[derive(Debug, Default)]
 struct ReplicaState {
-    /// One more than the id of the last batch dispatched to the replica. Written by the dispatcher.
+    /// One more than the id of the latest batch that was dispatched to the replica. Written only by
+    /// the dispatcher.
     dispatched_end: CachePaddedWord,
-    /// Lowest batch id that the replica has not reported as finished. Written by the replica.
+    /// Lowest id of a batch that the replica has not reported as finished. Written only by the
+    /// replica.
     finished_end: CachePaddedWord,
 }
 
@@ -167,8 +172,9 @@ impl ReplicaProgress {
         self.undispatched.load()
     }
 
-    /// Returns true if a replica may have unfinished work in a batch: the replica was sent this
-    /// batch or a later one, and has not reported this batch as finished.
+    /// Returns true if a replica may still have unfinished work in a batch. This is the case if the
+    /// batch or a later one was dispatched to the replica, and the replica has not reported the
+    /// batch as finished.
     ///
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
     /// then reads the replica's ring sees all output of the batch.

@@ -13,13 +13,13 @@ pub type NodeId = usize;
 pub struct GraphArc {
     /// Index of the node to which the arc leads.
     pub to: NodeId,
-    /// Index of the arc among the target's incoming arcs. A join merges branches in the order of
-    /// this index.
+    /// Index of the arc among the incoming arcs of the node to which it leads. A join merges its
+    /// branches in the order of this index.
     pub branch: usize,
-    /// True for a forward arc to a node that is not a join. The walk continues at once at the
-    /// target.
+    /// True for a forward arc to a node that is not a join. A walk then processes the target node
+    /// at once.
     pub direct: bool,
-    /// Amount of blocks put on the arc so far.
+    /// Blocks and bytes that the node has put on the arc so far.
     pub put: Amount,
     /// Classes of the blocks that the arc accepts.
     pub wanted: SelectedClasses,
@@ -31,16 +31,16 @@ pub struct GraphArc {
     pub dropped: EdgeDrops,
 }
 
-/// Amounts dropped on an arc, by reason.
+/// Amounts of blocks that were dropped on an arc, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EdgeDrops {
     /// Blocks dropped because the work list of the back edge was full.
     pub cycle_full: Amount,
-    /// Blocks dropped because they had already followed the maximum number of back edges.
+    /// Blocks dropped because they had already passed over back edges as often as permitted.
     pub too_many_hops: Amount,
     /// Blocks dropped because the ring to another space was full.
     pub ring_full: Amount,
-    /// Blocks on the edge when the path ended.
+    /// Blocks that were still on the edge when the path ended.
     pub path_ended: Amount,
 }
 

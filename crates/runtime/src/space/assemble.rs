@@ -14,7 +14,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Assembly {
     nodes: Vec<Node>,
-    /// Nodes with several incoming arcs, only one of which carries blocks at a time.
+    /// Nodes that need no join although they have several incoming arcs, because only one of these
+    /// arcs carries blocks at a time.
     exclusive_inputs: Vec<NodeId>,
 }
 
@@ -32,8 +33,8 @@ impl Assembly {
         self.add_node(node)
     }
 
-    /// Declares that only one of a node's incoming arcs carries blocks at a time, so that the node
-    /// needs no join.
+    /// Declares that `node` needs no join although it has several incoming arcs, because only one
+    /// of these arcs carries blocks at a time.
     pub fn declare_exclusive_inputs(&mut self, node: NodeId) {
         self.exclusive_inputs.push(node);
     }
@@ -53,8 +54,9 @@ impl Assembly {
         self.nodes[node].operator = part;
     }
 
-    /// Adds an arc after the existing arcs of `from`. `wanted` contains the classes that the arc
-    /// accepts, `back` is true for a back edge, and `planned` is the number of the edge.
+    /// Adds an arc from the node `from` to the node `to`, after the existing arcs of `from`.
+    /// `wanted` contains the classes that the arc accepts. `back` is true for a back edge.
+    /// `planned` is the number of the edge.
     pub fn add_arc(
         &mut self,
         from: NodeId,
@@ -79,8 +81,9 @@ impl Assembly {
         });
     }
 
-    /// Returns the nodes and the shape of the finished graph. In the topological order of the
-    /// shape, editing filters are as late as possible.
+    /// Completes the graph. Returns its nodes and its shape: topological order, forks and joins.
+    /// The topological order places editing filters as late as possible, after parallel readers of
+    /// the same blocks.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.assign_operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
@@ -139,8 +142,9 @@ impl Assembly {
         )
     }
 
-    /// Offers a source's frames for use in place to the sinks that its arcs reach. Returns a bit
-    /// mask: bit `i` is set if arc `i` reaches only sinks, and all of them accept.
+    /// Offers the frames of a kernel source to the sinks, so that they use the frames directly in
+    /// kernel memory. Returns a bit mask with one bit for each arc of the source. The bit is set if
+    /// the arc leads only to sinks, and all of them accept the offer.
     fn offer_frames_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };
@@ -149,8 +153,9 @@ impl Assembly {
         bits.map(|(bit, to)| u64::from(self.offer_frames_to_node(to, &frames)) << bit).sum()
     }
 
-    /// Offers the frames of a source to a node. Returns true if the node is a sink that uses the
-    /// frames in place, or leads only to such sinks.
+    /// Offers the frames of a kernel source to the node `at` and, if it only forwards blocks, to
+    /// the nodes downstream. Returns true if all routes end in sinks that use the frames directly
+    /// in kernel memory.
     fn offer_frames_to_node(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
         match &mut self.nodes[at].operator {
             Operator::Sink(part) => part.sink.accepts_in_place(frames),
@@ -163,9 +168,9 @@ impl Assembly {
         }
     }
 
-    /// Returns, for each node, the section whose operand it is, or `None` if it is not an operand.
-    /// Also enables, in operands and sections only, the recording of events of held blocks
-    /// (released, dropped or merged).
+    /// Finds the operands of sections. Returns, for each node, the section to which it belongs as
+    /// an operand, or `None` for other nodes. Also makes operands and sections, but no other nodes,
+    /// record when a held block is released, dropped or merged.
     fn assign_operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
@@ -182,8 +187,9 @@ impl Assembly {
         section_of
     }
 
-    /// Inserts the operands into the order, directly before their section. At shutdown, the nodes
-    /// upstream of the section then release their blocks before the operands do.
+    /// Inserts the operands of sections into the order of the nodes, each directly before its
+    /// section. The order determines the shutdown: nodes upstream of the section then release their
+    /// held blocks before the operands do.
     fn insert_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
         for at in order.into_iter().filter(|at| section_of[*at].is_none()) {
@@ -195,8 +201,9 @@ impl Assembly {
         with
     }
 
-    /// Returns, for each node, true if it is a fork that lies outside all branches that are joined
-    /// further downstream. Only such forks assign sequence numbers to blocks.
+    /// Returns, for each node, true if it is a fork that must assign sequence numbers to blocks. A
+    /// fork inside the branches of an outer fork does not, if these branches are joined further
+    /// downstream.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

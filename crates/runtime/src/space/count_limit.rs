@@ -14,7 +14,8 @@ impl CountLimit {
         Self(AtomicU64::new(blocks))
     }
 
-    /// Claims up to `wanted` blocks. Returns the number of blocks granted.
+    /// Claims up to `wanted` blocks for delivery. Returns the number of blocks that may be
+    /// delivered.
     pub(super) fn claim(&self, wanted: u32) -> u32 {
         let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
         // Relaxed suffices: the counter guards no other memory.
@@ -29,17 +30,17 @@ impl CountLimit {
     }
 }
 
-/// The policy for claiming blocks from the limit. If there are several spaces, the grants depend on
-/// timing, so the record of a run includes them.
+/// The policy by which a space claims blocks from the limit. If a path has several spaces, the
+/// granted numbers depend on timing. They are therefore part of the record of a run.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
-    /// Claims are granted in the order in which they arrive.
+    /// Claims are granted in the order in which they arrive, and nothing is recorded.
     #[default]
     Free,
     /// Claims are granted in the order in which they arrive, and the grants are collected for the
     /// record.
     Recorded(Vec<u32>),
-    /// Claims are granted as in a recorded run. The field is the number of blocks that may still be
-    /// claimed in this pass.
+    /// Claims are granted as in the recorded run that is being repeated. The field is the number of
+    /// blocks that the space may still claim in this pass.
     Replayed(u32),
 }

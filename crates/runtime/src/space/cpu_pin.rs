@@ -1,6 +1,7 @@
 //! Pinning of a space's thread to a CPU.
 
-/// The CPU to which a thread is pinned, and the thread's previous affinity.
+/// State of the pinning of a space's thread: the CPU to which it is pinned, and its previous
+/// affinity.
 #[derive(Default)]
 pub(super) struct CpuPin {
     /// CPU to which the thread is pinned; `None` if it is not pinned.

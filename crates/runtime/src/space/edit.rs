@@ -40,12 +40,14 @@ use buffer::crossing::Batch as RingBatch;
 use filter::{Amount, BatchMemory, Block, ClassifyContext, Columns, Filter, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Minimum length of a frame that is split into fragments, in bytes. Copying a shorter frame (about
-/// 60 ns for 4 KB) costs less than processing three blocks.
+/// Minimum length, in bytes, of a frame for which an edit copies only the written range, which
+/// splits the block into fragments. Copying a shorter frame (about 60 ns for 4 KB) costs less than
+/// processing three blocks.
 pub(crate) const FRAGMENTED_FRAME_BYTES_MIN: usize = 8 << 10;
 
 impl LocalGraph {
-    /// Runs the first editing filter, in graph order, on all of its deferred batches.
+    /// Runs one editing filter on all of its deferred batches: the filter that comes first in graph
+    /// order among those with deferred batches.
     pub(super) fn run_first_editor(
         &mut self,
         paused: &mut PausedWalk,
@@ -69,9 +71,9 @@ impl LocalGraph {
         }
     }
 
-    /// Runs an editing filter on one batch, and adds the result to `out`. Blocks in the lanes of
-    /// `shared` are copied before they are edited. If the filter panics, the path fails. If the
-    /// path has already failed, only counts the blocks as failed.
+    /// Runs an editing filter on one batch, and adds the resulting blocks to `out`. `shared` is the
+    /// mask of lanes whose blocks must be copied before they are edited. If the filter panics, the
+    /// path fails. If the path has already failed, only counts the blocks as failed.
     fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),
@@ -136,13 +138,13 @@ impl LocalGraph {
     }
 }
 
-/// The output of an editing filter, collected in batches.
+/// The blocks that result from running an editing filter, collected in batches.
 #[derive(Default)]
 struct EditOutput {
     batches: Vec<BatchMemory>,
-    /// Empty batch memories for reuse.
+    /// Memory of earlier batches, now empty, for reuse.
     spare: Vec<BatchMemory>,
-    /// Number of additional blocks that resulted from splitting blocks into fragments.
+    /// Number of blocks that were added because blocks were split into fragments.
     made: u64,
     /// Lengths, in bytes, of the blocks that were lost for lack of memory.
     lost: Vec<u32>,

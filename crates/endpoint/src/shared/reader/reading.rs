@@ -35,7 +35,8 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Copies the beginning of the next bundle from the ring.
+    /// Opens the next bundle: copies the beginning of the bundle from the ring, and decodes it.
+    /// Returns the reason if there is no next bundle.
     fn open_bundle(&mut self) -> Result<ReadBlocksOutcome, Failure> {
         let Some(input) = &mut self.input else { return Ok(ReadBlocksOutcome::WriterEnded) };
         if self.end_number.is_some_and(|last| self.next >= last) {
@@ -59,8 +60,8 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Counts the blocks that were overwritten before the current bundle. Fails if the number of
-    /// the bundle's first block is lower than expected.
+    /// Counts the blocks that were overwritten in the ring before the current bundle. Fails if the
+    /// number of the bundle's first block is lower than expected.
     fn count_gap(&mut self) -> Result<(), MessageDefect> {
         let first = self.bundle.first;
         match self.next_block.replace(first) {
@@ -193,8 +194,9 @@ impl Shared {
         ReadBlocksOutcome::Emitted
     }
 
-    /// Emits a block after the blocks that were created to precede it. `place` is the location of
-    /// the block's frame in the pool, or `None` if the frame was not copied.
+    /// Emits a block that was read from the ring, after any blocks in `created` that must precede
+    /// it. `place` is the location of the block's frame in the pool, or `None` if the frame was not
+    /// copied.
     fn emit_in_order(&mut self, intake: &mut Intake<'_>, place: Option<Extent>, entry: Entry) {
         self.emit_created_blocks(intake);
         let captured = entry.marks.captured;

@@ -8,7 +8,8 @@ use super::Shared;
 /// Duration of a pause in ns. While blocks arrive, a block waits at most this long for its reader.
 pub(super) const PAUSE_DURATION_NS: u64 = 10_000_000;
 
-/// A pause of limited duration. The writer ends it early only if the reader has many unread blocks.
+/// A pause of a reader. The pause ends at a fixed time, or earlier if the writer notifies the
+/// reader because many blocks are unread.
 #[derive(Clone, Copy)]
 pub(super) struct Rest {
     /// Time at which the pause ends, in ns.
@@ -19,7 +20,8 @@ pub(super) struct Rest {
 }
 
 impl Shared {
-    /// Starts a pause until time `until` and announces it to the writer.
+    /// Starts a pause that lasts until time `until`, in ns, and tells the writer not to wake this
+    /// reader for a few blocks.
     pub(super) fn announce_rest(&mut self, until: u64) {
         if let Some(input) = &mut self.input {
             self.asleep = true;

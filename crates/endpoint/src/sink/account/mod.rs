@@ -76,11 +76,11 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
     .with_append_only(|given| !is_file_standard_output(given))
     .with_standard_output(standard_output_use);
 
-/// Blocks, viewed bytes and bytes on the wire in one direction of a flow.
+/// Amounts of data in one direction of a flow: blocks, viewed bytes, and bytes on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     blocks: u64,
-    /// Number of bytes in view that are present in memory.
+    /// Number of viewed bytes that were captured; bytes of holes do not count.
     bytes: u64,
     /// Sum of the lengths of the frames on the wire, in bytes. A frame with several views is
     /// counted once.
@@ -106,10 +106,10 @@ struct Flow {
     /// True if `endpoints` come from the headers of a frame, false if they come from a description
     /// or are unknown.
     has_headers: bool,
-    /// Direction of the first block of a flow without a session, which counts as forward. `None`
-    /// for a flow with a session, and before the first block.
+    /// For a flow without a session, the direction of its first block, which counts as forward.
+    /// `None` for a flow with a session, and before the first block.
     first: Option<Direction>,
-    /// For each direction, forward first, true if the session has ended in this direction.
+    /// True for each direction in which the session has ended; forward first.
     ended: [bool; 2],
     start: Time,
     end: Time,
@@ -118,8 +118,8 @@ struct Flow {
 }
 
 impl Flow {
-    /// Copies the addresses and ports of the flow: from the first block with headers or, until such
-    /// a block arrives, from a description. If `is_back`, exchanges source and destination.
+    /// Stores the addresses and ports of the flow. Uses the first block with headers and, until one
+    /// arrives, a block with a message description. If `is_back`, exchanges source and destination.
     fn copy_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
         if self.has_headers {
             return;
@@ -135,7 +135,7 @@ impl Flow {
     }
 }
 
-/// The reason for writing a flow.
+/// The reason why the account of a flow is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum WriteCause {
@@ -145,7 +145,7 @@ enum WriteCause {
     Stop,
 }
 
-/// One line of output, which describes a flow.
+/// A line of the output of `account`, which describes one flow.
 struct AccountLine<'f> {
     flow: &'f Flow,
     origin: Option<&'f str>,

@@ -1,21 +1,21 @@
-//! A table of flows with a maximum size and an idle time. The idle time is measured in the
-//! timestamps of blocks.
+//! A table of flows with a maximum size and an idle time, after which a flow is removed. Idle times
+//! are measured by the timestamps of blocks.
 //!
-//! A queue contains one current entry for each flow, with the time of the flow's last block when
-//! the entry was appended. If the flow at the front has received a block since then, the flow is
-//! appended again instead of being removed. Each block therefore costs only a lookup, and the
-//! removed flow is approximately the flow that has been idle for the longest time.
+//! Each flow has one current entry in a queue, which contains the time of the flow's last block at
+//! the time of queueing. If the flow at the front has received a block since it was queued, the
+//! table queues the flow again instead of removing it. A block therefore costs only a lookup, and
+//! the removed flow is approximately the one with the longest idle time.
 
 use filter::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use wire::Flow;
 
-/// Maximum number of queue entries examined in a full table before a flow is removed even though it
-/// has had a block since it was queued.
+/// Maximum number of queue entries that the table examines in order to find an idle flow to remove
+/// when it is full. After that, the table removes the next flow even if it is active.
 const EXAMINED_ENTRIES_MAX: usize = 64;
 
-/// A queue of flows in the order of insertion. Each entry is the key of the flow, the number of the
-/// entry, and the time of the flow's last block.
+/// A queue of flows, ordered by the time at which they were queued. Each entry contains the key of
+/// the flow, the number of the entry, and the time of the flow's last block.
 type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
 
 /// The key of a flow. Each variant begins with the index of the flow's source.
@@ -40,7 +40,7 @@ impl FlowKey {
 struct TrackedFlow<F> {
     flow: F,
     last: Time,
-    /// Number of the flow's current queue entry. Other entries with the key of the flow are
+    /// Number of the flow's current queue entry. Queue entries of the flow with other numbers are
     /// outdated.
     entry: u64,
 }
@@ -49,8 +49,9 @@ struct TrackedFlow<F> {
 #[derive(Debug)]
 pub(super) struct FlowTable<F> {
     known: HashMap<FlowKey, TrackedFlow<F>>,
-    /// Queues of flows by source, because times are comparable only within a source; a single queue
-    /// with index 0 if all sources share a clock. Outdated entries are skipped.
+    /// Queues of the flows, by index of the source. Each source has its own queue, because times
+    /// are comparable only within a source. If all sources share a clock, there is a single queue
+    /// with index 0.
     queues: BTreeMap<u16, FlowQueue>,
     /// True if all sources have the same clock, and so share one queue.
     is_live: bool,
@@ -60,8 +61,8 @@ pub(super) struct FlowTable<F> {
 }
 
 impl<F> FlowTable<F> {
-    /// Creates a table. If `is_live` is false, each source has its own clock, as with captures from
-    /// different days.
+    /// Creates a table for at most `flows_max` flows with the idle time `idle`. If `is_live` is
+    /// false, each source has its own clock, as with captures from different days.
     pub(super) fn new(flows_max: usize, idle: Time, is_live: bool) -> Self {
         Self {
             known: HashMap::new(),
@@ -98,8 +99,8 @@ impl<F> FlowTable<F> {
         }
     }
 
-    /// Returns the flow, and records that it has a block at time `now`. Returns `None` for an
-    /// unknown flow.
+    /// Returns the flow with this key, and records that it has a block at time `now`. Returns
+    /// `None` if the table does not contain the flow.
     pub(super) fn record_block(&mut self, key: &FlowKey, now: Time) -> Option<&mut F> {
         let known = self.known.get_mut(key)?;
         known.last = known.last.max(now);
@@ -110,8 +111,9 @@ impl<F> FlowTable<F> {
         self.known.remove(key).map(|known| known.flow)
     }
 
-    /// Removes and returns a flow that has been idle for at least the idle time, by the clock of
-    /// this source; `None` if there is none.
+    /// Removes and returns a flow of the source `origin` that has been idle for at least the idle
+    /// time. `now` is the time on the clock of this source. Returns `None` if there is no such
+    /// flow.
     pub(super) fn take_idle_flow(&mut self, origin: u16, now: Time) -> Option<F> {
         let queue = self.queue_index(origin);
         let idle = self.idle;
@@ -127,8 +129,9 @@ impl<F> FlowTable<F> {
         }
     }
 
-    /// If the table is full, removes and returns a flow of the source with the most flows:
-    /// approximately the flow that has been idle for the longest time. Otherwise returns `None`.
+    /// Removes a flow to make room if the table is full, and returns it; otherwise returns `None`.
+    /// The flow belongs to the source with the most flows, and is approximately the one that has
+    /// been idle for the longest time.
     pub(super) fn evict_flow_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.flows_max {
             return None;
@@ -147,8 +150,8 @@ impl<F> FlowTable<F> {
         None
     }
 
-    /// Removes and returns the flow at the front of the first queue that has one; `None` if there
-    /// is none.
+    /// Removes and returns the flow at the front of the first queue that is not empty; `None` if
+    /// the table is empty.
     pub(super) fn take_oldest_flow(&mut self) -> Option<F> {
         while let Some((queue, _)) = self.queues.iter().find(|(_, queue)| !queue.is_empty()) {
             if let Some(flow) = self.take_front_flow(*queue, |_| true) {
@@ -158,10 +161,10 @@ impl<F> FlowTable<F> {
         None
     }
 
-    /// Removes the front of a queue. Returns `None` if the flow of this entry has already ended.
-    /// Otherwise, calls `may_remove` with the time of the flow's last block: if the result is true,
-    /// removes and returns the flow; if it is false, appends the flow to the queue again and
-    /// returns `None`.
+    /// Removes the entry at the front of a queue. Returns `None` if the entry's flow has already
+    /// ended. Otherwise, calls `may_remove` with the time of the flow's last block. If the result
+    /// is true, removes and returns the flow. If it is false, queues the flow again and returns
+    /// `None`.
     fn take_front_flow(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
         let (key, entry, _) = self.queues.get_mut(&queue)?.pop_front()?;
         let known = self.known.get(&key).filter(|known| known.entry == entry)?;

@@ -21,12 +21,12 @@ fn datagram(from: u8, to: u8) -> Vec<u8> {
     ))
 }
 
-/// Returns the output lines for these blocks, and the report.
+/// Returns the lines that `account` writes for these blocks, and its report.
 fn accounts(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (Vec<Value>, Vec<(String, u64)>) {
     account_lines_and_report(Form::Frame, given, blocks)
 }
 
-/// Returns the output lines for these blocks, which have the form `form`, and the report.
+/// Returns the lines that `account` writes for these blocks of the form `form`, and its report.
 fn account_lines_and_report(
     form: Form,
     given: &[(&str, &str)],
@@ -245,8 +245,8 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
     }
 }
 
-/// After `tcp` has written a flow as idle, it may emit a hole of this flow. The hole opens no new
-/// flow, because a hole has no headers from which a flow could be determined.
+/// `tcp` may emit a hole of a flow that `account` has already written because the flow was idle.
+/// The hole opens no new flow, because it has no headers from which a flow could be determined.
 #[test]
 fn h15_gap_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));

@@ -18,7 +18,7 @@ use std::path::Path;
 use sys::open::RegularOpenOptions;
 use sys::steps::StepResource;
 
-/// Name of the index file in the directory.
+/// Name of the index file in the output directory of a file set.
 pub(crate) const INDEX_FILE_NAME: &str = "index.jsonl";
 /// Maximum number of attempts to find an unused file name while other processes create files.
 const NAME_ATTEMPTS_MAX: u32 = 1000;
@@ -28,14 +28,14 @@ const NAME_ATTEMPTS_MAX: u32 = 1000;
 pub(super) struct Directory {
     fd: OwnedFd,
     path: String,
-    /// Number in the name of the next file.
+    /// Number that begins the name of the next file to be created.
     next_number: u64,
-    /// Mode of new files before the umask.
+    /// Mode with which files are created, before the umask.
     mode: u32,
 }
 
-/// Device and inode number of a file. Used to detect that the name of the file now refers to
-/// another file.
+/// Device and inode number of an output file. The file set uses them to detect that the file's name
+/// now refers to another file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileIdentity {
     device: u64,
@@ -128,9 +128,9 @@ impl Directory {
         Ok((directory, index))
     }
 
-    /// Creates the next file and returns it with its name, which consists of its number, `details`
-    /// and `suffix`. Skips the numbers of existing files, but fails after [`NAME_ATTEMPTS_MAX`]
-    /// such numbers.
+    /// Creates the next output file. Its name consists of its number, `details` and `suffix`. Skips
+    /// numbers for which a file exists, but fails after [`NAME_ATTEMPTS_MAX`] such numbers. Returns
+    /// the file and its name.
     pub(super) fn create(&mut self, details: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let name = format!("{:06}{}{suffix}", self.next_number, sanitize_file_name(details));

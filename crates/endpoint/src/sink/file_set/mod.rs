@@ -30,11 +30,11 @@ pub(crate) use output_file::{FileKey, OutputFile};
 /// that forge sequence numbers from creating huge files.
 pub(crate) const FILL_BYTES_MAX: u64 = 16 << 20;
 
-/// Maximum memory for the descriptions of messages, in bytes. A limit is needed because peers
-/// determine the lengths of descriptions.
+/// Maximum memory, in bytes, for the message descriptions of all unfinished files. A limit is
+/// needed because peers determine the lengths of descriptions.
 const DESCRIPTION_BYTES_MAX: usize = 64 << 20;
 
-/// The parameter for the maximum number of open files.
+/// The parameter `open` of a sink with a file set. It limits the number of open files.
 pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
     "open",
     ParameterType::Number { low: 1, high: 100_000 },
@@ -42,7 +42,7 @@ pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
     "maximum number of open files",
 );
 
-/// The parameter for the maximum number of unfinished files.
+/// The parameter `sessions` of a sink with a file set. It limits the number of unfinished files.
 pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
     "sessions",
     ParameterType::Number { low: 1, high: 100_000_000 },
@@ -50,7 +50,8 @@ pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
     "maximum number of sessions in memory",
 );
 
-/// Policy of a sink that uses a [`FileSet`]: names, completeness and index.
+/// Policy for the files of a [`FileSet`], chosen by the sink: names, completeness and contents of
+/// the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSetPolicy {
     /// Suffix of the names of output files, such as `.pcap`.
@@ -60,7 +61,7 @@ pub(crate) struct FileSetPolicy {
     /// True if each file contains one message. The index then contains the description of the
     /// message.
     pub(crate) has_single_message: bool,
-    /// True if a file is complete only if the start of its stream was observed.
+    /// True if a file counts as complete only if the start of its stream was observed.
     pub(crate) needs_beginning: bool,
     /// True if missing bytes are written to the file as zeros.
     pub(crate) fills_holes: bool,
@@ -78,7 +79,8 @@ pub(crate) struct FileSet {
     files: HashMap<FileKey, OutputFile>,
     /// Memory used by the descriptions of unfinished files, in bytes.
     description_bytes: usize,
-    /// Keys of the unfinished files, sorted by the logical time of last use.
+    /// Keys of all unfinished files, ordered by last use. The map keys are values of a logical
+    /// clock.
     by_use: BTreeMap<u64, FileKey>,
     open_by_use: BTreeMap<u64, FileKey>,
     uses: u64,
@@ -180,8 +182,8 @@ impl FileSet {
         self.append_after_pending_zeros(file, bytes)
     }
 
-    /// Appends the zeros that are still pending, followed by `bytes`. Does nothing if the file does
-    /// not exist.
+    /// Appends `bytes` to a file, after the zeros that are still to be written for missing bytes.
+    /// Does nothing if the file does not exist on disk yet.
     fn append_after_pending_zeros(
         &mut self,
         file: &mut OutputFile,
@@ -196,11 +198,12 @@ impl FileSet {
         outcome
     }
 
-    /// Fills a hole of `length` bytes with zeros. Does nothing unless the policy fills holes, all
-    /// earlier holes of the file are filled, and the file's zeros, including the new ones, do not
-    /// exceed [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its
-    /// first bytes. The caller must call this before [`OutputFile::update_for_block`], which counts
-    /// the missing bytes.
+    /// Appends `length` zeros to a file in place of missing bytes. If the file does not exist on
+    /// disk yet, the zeros are written with its first bytes. The caller must call this before
+    /// [`OutputFile::update_for_block`], which counts the missing bytes.
+    ///
+    /// Does nothing unless the policy fills holes, all earlier holes of the file are filled, and
+    /// the file has at most [`FILL_BYTES_MAX`] such zeros, including the new ones.
     pub(crate) fn fill_missing_bytes(
         &mut self,
         file: &mut OutputFile,
@@ -254,7 +257,7 @@ impl FileSet {
         Ok(DiskFile { name, identity, open: Some(file), size: 0, digest })
     }
 
-    /// Appends zeros and bytes to a file. Reopens the file if it is closed.
+    /// Appends `zeros` zero bytes, and then `bytes`, to a file. Reopens the file if it is closed.
     fn append(&mut self, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut file = match disk.open.take() {
             Some(file) => file,

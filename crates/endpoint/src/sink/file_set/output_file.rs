@@ -17,11 +17,12 @@ use wire::record::Field;
 /// The key that identifies the file to which a block belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum FileKey {
-    /// A session. `backward` is false if both directions share a file.
+    /// A file for a session, or for one direction of it. `backward` is false if both directions
+    /// share the file.
     Session { number: u32, backward: bool },
-    /// A flow, used if no filter has assigned sessions.
+    /// A file for a flow of blocks to which no filter has assigned a session.
     Flow(Flow),
-    /// All blocks without a session and without a flow.
+    /// The file for all blocks that have neither a session nor a flow.
     Unassigned,
 }
 
@@ -30,7 +31,7 @@ pub(crate) enum FileKey {
 pub(crate) struct OutputFile {
     /// The file on disk, or `None` until the first byte has been written.
     pub(super) disk: Option<DiskFile>,
-    /// Logical time of last use. The logical clock counts the uses of all files.
+    /// Time of the last use of this file, by a logical clock that counts the uses of all files.
     pub(super) last_use: u64,
     /// State of the file's two directions, forward first.
     directions: [DirectionState; 2],
@@ -40,7 +41,7 @@ pub(crate) struct OutputFile {
     /// Number of bytes received for the file.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// True if the content coding of any block's bytes was undone.
+    /// True if any bytes of the file have been decompressed or otherwise decoded.
     is_decoded: bool,
     /// Number of missing bytes that have been written as zeros.
     pub(super) filled: u64,
@@ -48,16 +49,16 @@ pub(crate) struct OutputFile {
     pub(super) pending_zeros: u64,
     pub(super) origin: u16,
     pub(super) session: u32,
-    /// Direction of the file's blocks, or `None` if both directions share the file.
+    /// Direction of all blocks in the file; `None` if both directions share the file, or if the
+    /// file has no session.
     pub(super) direction: Option<&'static str>,
     pub(super) class: Class,
     pub(super) ends: EndpointFields,
     flow: Option<Flow>,
-    /// Description record of the first message.
+    /// Description record of the first message in the file.
     pub(super) record: Vec<u8>,
     pub(super) messages: u64,
-    /// Link type of the frames in the file. `None` if the file is not a capture, or has no frame
-    /// yet.
+    /// Link type of the frames in the file; `None` for a file that contains no frames (yet).
     pub(crate) link: Option<LinkType>,
 }
 
@@ -65,11 +66,12 @@ pub(crate) struct OutputFile {
 pub(super) struct DiskFile {
     pub(super) name: String,
     pub(super) identity: FileIdentity,
-    /// The open descriptor, or `None` while the file is closed to limit the number of open files.
+    /// Open descriptor of the file, or `None` while the file is closed to limit the number of open
+    /// files.
     pub(super) open: Option<File>,
     /// Size of the file in bytes.
     pub(super) size: u64,
-    /// Digest of the contents, or `None` if the index needs no digest.
+    /// Digest of the file's contents, or `None` if the index needs no digest.
     pub(super) digest: Option<Sha256>,
 }
 
@@ -171,9 +173,10 @@ impl OutputFile {
         self.directions.iter().all(|direction| direction.ended)
     }
 
-    /// Returns true if no bytes are missing, each direction with input has ended without being
-    /// aborted, and the description of a single message does not mark it as incomplete. If
-    /// `needs_beginning`, the beginning of each direction must also have been observed.
+    /// Returns true if the file is complete: no bytes are missing, and each direction with input
+    /// has ended without being aborted. A file with a single message must also have a description
+    /// that is not marked as incomplete. If `needs_beginning`, the beginning of each direction must
+    /// have been observed.
     pub(super) fn is_complete(&self, needs_beginning: bool) -> bool {
         let is_direction_complete = |direction: &DirectionState| {
             !direction.has_input
@@ -188,8 +191,8 @@ impl OutputFile {
         self.missing == 0 && !is_incomplete && self.directions.iter().all(is_direction_complete)
     }
 
-    /// Returns true if the content coding of the file's message was undone, false if the bytes are
-    /// still coded, and `None` if the description names no coding and none was undone.
+    /// Returns true if the message in the file was decoded (for example decompressed), and false if
+    /// its bytes are still encoded. Returns `None` if the message had no content coding.
     pub(super) fn is_content_decoded(&self) -> Option<bool> {
         let coding = self.description().and_then(|record| record.text(Field::ContentEncoding));
         (coding.is_some() || self.is_decoded).then_some(self.is_decoded)

@@ -73,7 +73,7 @@ const _: () = assert!(FILL_BYTES_MAX == 16 << 20, "the help text states this val
 /// The catalog entry of `files`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).with_file_writes();
 
-/// The unit of data for which a file is created.
+/// The unit of data that the sink `files` writes to one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FileUnit {
     Session,
@@ -88,7 +88,8 @@ struct FilesSink {
     unit: FileUnit,
     /// True if blocks without a session may be fragments of a record that is longer than a block.
     has_fragments: bool,
-    /// True between the first and the last fragment of a record without a session.
+    /// True while a record without a session is incomplete: its first fragment has arrived, and its
+    /// last fragment has not.
     in_fragments: bool,
     written: Amount,
     /// Number of message descriptions received.
@@ -205,7 +206,8 @@ impl FilesSink {
         self.file_set.add_to_index(&file)
     }
 
-    /// Appends a block to the file of its session or message.
+    /// Appends a block to the file with this key, which is the file of the block's session or
+    /// message.
     fn append_block(&mut self, key: FileKey, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
         let mut existing = self.file_set.take_file(key);
@@ -268,7 +270,7 @@ impl FilesSink {
     }
 }
 
-/// Returns true if a description block is a complete message without fragments.
+/// Returns true if a description block is a complete message, so that no fragments follow it.
 fn is_complete_message(block: &Block<'_>) -> bool {
     block.marks.is_description()
         && block.context.flags.has(BlockFlags::FIRST.with(BlockFlags::LAST))

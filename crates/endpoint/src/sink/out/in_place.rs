@@ -1,9 +1,9 @@
-//! Writes of frames directly from kernel memory, without a copy in the buffer, and with one system
-//! call for a batch.
+//! Writes of frames directly from kernel memory. The frames are not copied into the buffer, and one
+//! system call writes a batch.
 //!
 //! The buffer contains the bytes between the frames. A kernel program may overwrite a frame during
-//! the write, and the written bytes must then be removed from the file. Bytes can be removed only
-//! from regular files. For /dev/null, removal is not needed.
+//! the write; the sink must then remove the written bytes from the file. This is possible only in a
+//! regular file. It is not necessary for /dev/null.
 
 use super::{BufferedBlock, BufferedOutputFile, FLUSH_SIZE, OldContents};
 use crate::Failure;
@@ -16,7 +16,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use sys::memory::GatherWrite;
 
-/// A frame to be written from kernel memory, after the buffered bytes that precede it.
+/// A frame that is written directly from kernel memory, at a position between the buffered bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FramePiece {
     pub(crate) frame: ExportedFrame,
@@ -25,8 +25,8 @@ pub(crate) struct FramePiece {
     at: usize,
 }
 
-/// A position between two blocks of an output. [`BufferedOutputFile::rewind`] returns to this
-/// position.
+/// A position in the buffer of an output, between two blocks. [`BufferedOutputFile::rewind`]
+/// returns to this position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutCheckpoint {
     buffered: usize,
@@ -39,15 +39,16 @@ impl BufferedOutputFile {
         if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
     }
 
-    /// Returns true if frames can be written directly from kernel memory: no action is required
-    /// before the next write, and the output can remove written bytes again or is /dev/null.
+    /// Returns true if frames can be written directly from kernel memory. The old contents of the
+    /// file must already have been replaced or repaired. In addition, it must be possible to remove
+    /// written bytes again, or the output must be /dev/null.
     pub(crate) fn can_write_in_place(&self) -> bool {
         let begun = matches!(self.old_contents, OldContents::Nothing);
         begun && !self.is_shared && (self.is_locked || self.is_null)
     }
 
-    /// Returns a mark at the current end of the buffer. The caller must not flush the output before
-    /// [`Self::rewind`].
+    /// Returns the current end of the buffer, for [`Self::rewind`]. The caller must not flush the
+    /// output between the two calls.
     pub(crate) const fn mark(&self) -> OutCheckpoint {
         OutCheckpoint { buffered: self.buffer.len(), blocks: self.blocks.len() }
     }
@@ -100,8 +101,8 @@ impl BufferedOutputFile {
         })
     }
 
-    /// Removes the last `bytes` bytes from the file. The removed bytes are the output of `blocks`,
-    /// with one item per block.
+    /// Removes the last `bytes` bytes from the file, and subtracts `blocks` from the amounts
+    /// written. Each of these blocks must have been written as one item.
     pub(crate) fn remove_written_bytes(
         &mut self,
         bytes: usize,

@@ -11,13 +11,13 @@ use wire::capture::write;
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
     recent_frames: RecentFrames,
-    /// Number of frames appended to the output. Includes frames lost in a failed write.
+    /// Number of frames appended to the output, including frames that a failed write has lost.
     pub(super) appended: u64,
     pub(super) cut: u64,
     repeated: u64,
-    /// Number of blocks that are not part of a frame.
+    /// Number of blocks that belong to no frame, including holes.
     blocks_without_frame: u64,
-    /// Number of blocks without a frame that are not holes.
+    /// Number of blocks that belong to no frame, excluding holes.
     non_hole_blocks: u64,
 }
 

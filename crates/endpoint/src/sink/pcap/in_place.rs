@@ -14,11 +14,11 @@ use filter::{Amount, Batch, Block};
 use std::sync::Arc;
 use wire::capture::write;
 
-/// Minimum length in bytes of a frame that is not copied into the buffer. For a shorter frame, the
-/// copy costs less than an additional element of the vectored write.
+/// Minimum length in bytes of a frame that is written directly from kernel memory. Copying a
+/// shorter frame to the buffer costs less than an additional element of the vectored write.
 const IN_PLACE_LENGTH_MIN: usize = 256;
 
-/// The sources whose frames `pcap` writes without a copy, with counters.
+/// The sources of kernel frames that `pcap` writes without copying them, with counters.
 #[derive(Debug, Default)]
 pub(super) struct InPlaceSources {
     sources: Vec<Arc<FramesInPlace>>,
@@ -29,7 +29,8 @@ pub(super) struct InPlaceSources {
 }
 
 impl InPlaceSources {
-    /// Accepts the frames of a source for writing in place. Always returns true.
+    /// Registers a source, so that its frames are written directly from kernel memory. Always
+    /// returns true, which tells the caller that the sink accepts such frames.
     pub(super) fn add_source(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         if self.sources.iter().all(|known| known.id() != frames.id()) {
             self.sources.push(Arc::clone(frames));
@@ -37,8 +38,8 @@ impl InPlaceSources {
         true
     }
 
-    /// Returns the frames in kernel memory to which a batch's blocks refer, or `None` if the bytes
-    /// of the blocks are in a pool.
+    /// Returns the kernel frames of the source from which a batch comes. Returns `None` if the
+    /// bytes of the batch's blocks are in a pool instead.
     pub(super) fn find_batch_frames(&self, batch: &Batch<'_>) -> Option<Arc<FramesInPlace>> {
         let (_, first) = batch.blocks().next().filter(|_| !self.sources.is_empty())?;
         let dbuf = first.pointer.dbuf();
@@ -53,9 +54,9 @@ impl InPlaceSources {
 }
 
 impl Pcap {
-    /// Writes the frames to which a batch's blocks refer, directly from kernel memory. If the
-    /// kernel overwrites a frame during the write, removes the batch from the output, and writes
-    /// copies of the intact frames.
+    /// Writes the frames of a batch directly from kernel memory. If the kernel overwrites a frame
+    /// during the write, removes the batch from the output, and then writes copies of the intact
+    /// frames.
     pub(super) fn write_in_place(
         &mut self,
         batch: &Batch<'_>,
@@ -94,8 +95,10 @@ impl Pcap {
         self.copy_intact_frames(batch, &frames)
     }
 
-    /// Adds the record of a block: its header to the buffer, and its frame either to `pieces`, to
-    /// be written in place, or as a copy to the buffer. Returns the length of the record in bytes.
+    /// Adds the pcap record of a block to the output. Appends the record's header to the buffer.
+    /// Adds the frame to the pieces that are written directly from kernel memory if `in_place` is
+    /// true, and otherwise appends a copy of it to the buffer. Returns the length of the record in
+    /// bytes.
     fn add_record(
         &mut self,
         block: &Block<'_>,

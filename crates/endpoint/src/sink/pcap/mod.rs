@@ -89,7 +89,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
 #[derive(Debug)]
 struct Pcap {
     out: BufferedOutputFile,
-    /// Link type of the file, or `None` until its header is in the buffer.
+    /// Link type of the capture file, or `None` until the file's header is in the buffer.
     link: Option<LinkType>,
     frames: FrameDeduplication,
     in_place: InPlaceSources,

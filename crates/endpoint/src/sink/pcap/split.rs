@@ -62,8 +62,9 @@ impl SplitPcap {
         }
     }
 
-    /// Writes the block's frame to the block's file, unless this frame has been written before;
-    /// updates the state of the file, and finishes the file if it has ended.
+    /// Appends the frame of a block to the file of the block's connection, unless the frame has
+    /// been written before. Then updates the state of the file, and finishes the file if its
+    /// connection has ended.
     fn append_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let is_new = self.frames.record_frame_if_new(block);
         let key = self.file_key(block);

@@ -8,8 +8,9 @@ use wire::flow::Flow;
 use wire::ip::protocol;
 use wire::link::LinkType;
 
-/// Computes and stores the TCP or UDP checksum. If the frame has no such checksum or is malformed,
-/// leaves it unchanged and returns `None`. Packets inside a tunnel are not modified.
+/// Computes the TCP or UDP checksum of a frame and stores it in the frame. If the frame has no such
+/// checksum or is malformed, leaves it unchanged and returns `None`. Does not modify packets inside
+/// a tunnel.
 pub(super) fn complete_checksum(link: LinkType, frame: &mut [u8]) -> Option<()> {
     let layers = dissect::layers(link, frame);
     if layers.faults != dissect::FrameFaults::default() {

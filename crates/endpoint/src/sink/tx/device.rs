@@ -24,7 +24,7 @@ pub(super) struct TxDevice {
     pub(super) link: LinkType,
 }
 
-/// The means of sending frames through a device.
+/// The socket or ring through which a device sends frames.
 #[derive(Debug)]
 pub(super) enum Transmitter {
     /// A packet socket that sends the frames.
@@ -34,8 +34,9 @@ pub(super) enum Transmitter {
 }
 
 impl TxDevice {
-    /// Opens the requested interface or, if no interface is requested, the only one. `queued` is
-    /// true if frames pass through the queueing discipline, and `by` is the kind of socket.
+    /// Opens the requested interface or, if the request names none, the only interface. `queued` is
+    /// true if frames pass through the queueing discipline. `by` is the argument that selects the
+    /// transmitter, such as `xdp`.
     pub(super) fn open(
         opening: &OpenArguments<'_>,
         (queued, by): (bool, &str),
@@ -80,8 +81,8 @@ impl TxDevice {
         }
     }
 
-    /// Drops the rejected frame from the ring; does nothing for a packet socket. The caller must
-    /// send the following frames again.
+    /// Drops the frame that the device has rejected from the AF_XDP ring, with all frames after it.
+    /// The caller must send the frames after it again. Does nothing for a packet socket.
     pub(super) fn skip_rejected(&mut self) {
         if let Transmitter::Ring(ring) = &mut self.transmitter {
             // A broken ring fails at the next send.
@@ -106,9 +107,9 @@ impl TxDevice {
     }
 }
 
-/// Opens a ring on an interface. The ring uses memory lent by a source if this memory can be
-/// shared, which avoids copies. Otherwise the ring uses its own memory. Fails if the interface has
-/// no Ethernet header.
+/// Opens an AF_XDP ring on an interface. The ring shares the memory of a source in `lent` if
+/// possible, which avoids copies. Otherwise, it allocates its own memory. Fails if the interface
+/// has no Ethernet header.
 fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);
@@ -123,6 +124,6 @@ fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys
     Ring::open_with_own_memory(found, RouteSocket::open()?)
 }
 
-/// Name of the call in failure messages.
+/// Verb in failure messages of the sink, as in "cannot send through eth0".
 const CALL_SEND: &str = "send through";
 const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();

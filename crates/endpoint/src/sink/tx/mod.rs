@@ -10,8 +10,8 @@
 //! - [`ring`]: transmission by AF_XDP.
 //!
 //! Deviation: in the papers, `tx` is the driver's own ring. On a stock kernel, the closest
-//! equivalent that every interface has is the packet socket; AF_XDP is closer to the driver,
-//! because it bypasses the queueing discipline.
+//! equivalent that every interface has is the packet socket; an AF_XDP ring is closer to the
+//! driver's ring, because it bypasses the queueing discipline.
 
 mod checksum;
 mod device;
@@ -82,11 +82,11 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
 /// Maximum time for which one frame waits for room in the queue.
 const QUEUE_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
-/// Shortest pause between two attempts to send. Pauses are needed because the kernel does not
-/// notify a sender when a full queue has room again. At 1 Gbit/s, two frames of 1,500 bytes take 25
-/// µs.
+/// Shortest pause between two attempts to send when the queue is full. Pauses are needed because
+/// the kernel does not notify a sender that a full queue has room again. At 1 Gbit/s, two frames of
+/// 1,500 bytes take 25 µs.
 const PAUSE_MIN: Duration = Duration::from_micros(25);
-/// Longest pause between two attempts to send.
+/// Longest pause between two attempts to send when the queue is full.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
@@ -95,7 +95,7 @@ const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
 const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 
-/// Reason why a frame was not sent.
+/// Reason why `tx` did not send a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum UnsentReason {
     LinkType,
@@ -107,7 +107,8 @@ enum UnsentReason {
     QueueFull,
 }
 
-/// Texts of the reasons, in the order of [`UnsentReason`].
+/// Texts with which the ledger reports the reasons, in the order of the variants of
+/// [`UnsentReason`].
 const UNSENT_REASON_TEXTS: [&str; 7] = [
     "another link type",
     "cut short when captured",
@@ -121,16 +122,17 @@ const UNSENT_REASON_TEXTS: [&str; 7] = [
 #[derive(Debug)]
 struct TxSink {
     device: TxDevice,
-    /// True if the sink sends frames, and false if it sends packets.
+    /// True if the blocks are frames, and false if they are packets without a link layer header.
     sends_frames: bool,
     sent: Amount,
     sent_bytes: u64,
     completed: u64,
     dropped: [Amount; UNSENT_REASON_TEXTS.len()],
-    /// Copies of modified frames, until they have been sent.
+    /// Reusable memory for frames whose checksum the sink completes; the sink sends these copies
+    /// instead.
     copies: Vec<u8>,
-    /// True if the last frame timed out. Later frames then do not wait for room until one of them
-    /// has been sent.
+    /// True if the last frame was dropped because the queue stayed full. Later frames then do not
+    /// wait for room until one of them has been sent.
     has_timed_out: bool,
     /// Maximum time for which one frame waits for room in the queue.
     room_wait_max: Duration,
@@ -141,7 +143,7 @@ struct TxSink {
 /// The frames of a batch to be sent.
 struct TxBatch<'a> {
     bytes: [&'a [u8]; LANES],
-    /// Number of viewed bytes in each frame, for the ledger.
+    /// Number of viewed bytes of each frame, which the ledger counts.
     views: [u32; LANES],
     count: usize,
 }
@@ -152,8 +154,9 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     open_on_device(opening, transmission, opening.form != Form::Packet)
 }
 
-/// Opens the sink on the interface in the arguments. `transmission` selects the queueing discipline
-/// and the kind of socket; `frames` is false for packets.
+/// Opens the sink on the interface in the arguments. `transmission` tells whether frames pass
+/// through the queueing discipline, and which transmitter sends them. `frames` is true if the input
+/// is frames, and false if it is packets.
 pub(super) fn open_on_device(
     opening: &OpenArguments<'_>,
     transmission: (bool, &str),
@@ -249,9 +252,9 @@ impl TxSink {
         }
     }
 
-    /// Returns the bytes to send for this block, without copying if possible. If the checksum must
-    /// be completed, appends a modified copy to `copies`; the caller must then send the copy
-    /// instead of the returned bytes.
+    /// Returns the bytes of a block to be sent, without a copy if possible. If the checksum must be
+    /// completed, appends a modified copy of the bytes to `copies`, which the caller must then send
+    /// instead.
     fn sendable_bytes<'a>(
         &mut self,
         block: &Block<'a>,
@@ -283,10 +286,10 @@ impl TxSink {
         if whole { Ok(block.frame) } else { Err(UnsentReason::CutShort) }
     }
 
-    /// Sends the frames of a batch in order, and counts and skips the frames that cannot be sent.
-    /// Blocks while the queue is full, for at most `room_wait_max`, and then skips the frame. After
-    /// such a timeout, skips frames immediately until one of them can be sent. Fails if the
-    /// interface has been removed.
+    /// Sends the frames of a batch in order. Counts and skips frames that cannot be sent. While the
+    /// queue is full, blocks for at most `room_wait_max`, and then skips the frame. After such a
+    /// timeout, does not wait again until a frame can be sent. Fails if the interface has been
+    /// removed.
     fn send_batch(&mut self, outgoing: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = outgoing.bytes.get(..outgoing.count).unwrap_or_default();
         let mut next = 0;
@@ -348,7 +351,7 @@ fn viewed_packet<'a>(block: &Block<'a>) -> Result<&'a [u8], UnsentReason> {
     }
 }
 
-/// A wait for room in the queue, with increasing pauses.
+/// State of a wait for room in a full queue. The pauses between the attempts to send increase.
 #[derive(Default)]
 struct Backoff {
     waited: Duration,

@@ -15,11 +15,11 @@ use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
 /// Number of entries in the transmit ring and in the completion ring.
 const RING_ENTRIES: u32 = 4096;
-/// Number of frame buffers if no source lends memory.
+/// Number of frame buffers that the ring allocates if no source lends its memory.
 const FRAME_BUFFER_COUNT: u32 = 1024;
 /// Interval between two queries of the interface's MTU.
 const MTU_QUERY_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between two checks for completed transmissions.
+/// Interval at which the sink, when it finishes, checks whether all transmissions have completed.
 const COMPLETION_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum time to wait for outstanding transmissions when the sink finishes.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,13 +51,14 @@ pub(super) struct Ring {
     /// Number of frames queued in the ring. Frames that could not be sent stay queued between
     /// calls.
     queued: usize,
-    /// A flag for each queued frame, which is true if the frame is sent without a copy.
+    /// A flag for each queued frame: true if the frame is sent from the memory in which it arrived,
+    /// without a copy.
     in_place: VecDeque<bool>,
 }
 
 impl Ring {
-    /// Opens a transmitter that sends from the buffers `frames`, for example those that a source
-    /// lends.
+    /// Opens a transmitter on an interface. It sends from the frame buffers `frames`, for example
+    /// those that a source lends.
     pub(super) fn open(
         frames: &Arc<Frames>,
         found: &Interface,

@@ -124,8 +124,8 @@ fn frame_number(frame: &[u8]) -> u64 {
     u64::from_be_bytes(frame[at..at + 8].try_into().unwrap())
 }
 
-/// Sends frames from `generate` to a sink, as a space does. Calls `between` after each batch.
-/// Returns the number of frames.
+/// Runs `generate` with the arguments `request`, and passes its frames to a sink, as a space does.
+/// Calls `between` after each batch. Returns the number of frames.
 fn send_generated_frames(
     request: &[(&str, &str)],
     sink: &mut dyn Sink,

@@ -12,8 +12,8 @@ use wire::record::{self, Field, FieldType};
 /// Version of the Elastic Common Schema.
 const VERSION: &str = "8.11.0";
 
-/// Returns the object for an exchange. If the record contains no time, uses `time`, the time of the
-/// exchange's block.
+/// Returns the Elastic Common Schema object for an HTTP exchange. `time` is the time of the block
+/// with the record, and is used if the record itself contains no time.
 pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     let mut object = Map::new();
     for (field, value) in record.fields() {
@@ -54,7 +54,7 @@ pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     Value::Object(object)
 }
 
-/// Converts the value of a field. Returns `None` if it is malformed.
+/// Converts the value of a record field to JSON. Returns `None` if it is malformed.
 fn field_value(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Value> {
     Some(match field.shape() {
         FieldType::Text => json!(String::from_utf8_lossy(value)),
@@ -96,8 +96,8 @@ fn add_url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     }
 }
 
-/// Adds the total sizes of the request and the response, in bytes. Omits the size of a message
-/// whose head has an unknown size.
+/// Adds the sizes of the request and the response in bytes, each including its head and body. Omits
+/// a size if the record does not contain the length of the head.
 fn add_sizes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),

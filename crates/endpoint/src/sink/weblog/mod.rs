@@ -197,7 +197,7 @@ fn append_formatted(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }
 
-/// The formatted time of a log line, cached for one second.
+/// The time of the latest log line as text, which is reused for all lines of the same second.
 #[derive(Debug)]
 struct CachedTime {
     zone: TimeZone,

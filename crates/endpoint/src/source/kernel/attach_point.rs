@@ -25,7 +25,7 @@ struct Interface {
     losses: Arc<Losses>,
 }
 
-/// Name of the programs in listings such as `bpftool prog`.
+/// Name of Streamline's kernel programs in listings such as `bpftool prog`.
 pub const PROGRAM_NAME: &str = "streamline";
 /// Verb for a failure to observe an interface, as in "cannot watch eth0".
 const CALL_WATCH: &str = "watch";
@@ -41,15 +41,15 @@ const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
 const ENODEV: i32 = 19;
 
-/// Location of a loss in the ledger: the program rejected a packet, because too many packets of one
-/// user were in progress on a processor.
+/// Location of losses, as named in the ledger, for packets that the program rejected because it was
+/// already processing too many packets of one user on a processor.
 const BUSY_LOSS_LOCATION: &str = "busy";
-/// Failure text for a network namespace in which user ids have another meaning, because it belongs
-/// to another user namespace.
+/// Failure text for a network namespace that belongs to another user namespace. User ids have
+/// another meaning there, so the program cannot select the sockets of one user.
 const FOREIGN_USER_IDS_MESSAGE: &str =
     "its namespace belongs to another user namespace, where user ids mean other users";
 
-/// Error for an attach point to which no program can be attached.
+/// Reason why no program can be attached at an attach point.
 #[derive(Debug)]
 pub enum AttachError {
     /// The interface cannot be observed at all.
@@ -59,8 +59,9 @@ pub enum AttachError {
 }
 
 impl AttachPoint {
-    /// Looks up the interface of an attach point in its namespace; an attach point at the user's
-    /// own sockets has none. Fails if the interface does not exist or has no Ethernet frames.
+    /// Creates an attach point from its parameters, and looks up its interface. An attach point at
+    /// the user's own sockets has no interface. Fails if the interface does not exist or has no
+    /// Ethernet frames.
     pub fn find(attach: &Attach) -> Result<Self, AttachError> {
         if attach.own_sockets {
             return Ok(Self { attach: attach.clone(), interface: None });
@@ -87,10 +88,9 @@ impl AttachPoint {
         Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Attaches a program. At an interface, the program is placed before the programs that are
-    /// already attached, except that a program that takes flows is placed after the programs of
-    /// Streamline. At sockets, the program is attached in both directions, after all other
-    /// programs.
+    /// Attaches a program at this point. On an interface, the program runs before all programs that
+    /// are already attached; a program that takes only some flows runs after those of Streamline.
+    /// On sockets, the program is attached for both directions, and runs after all other programs.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
@@ -119,9 +119,10 @@ impl AttachPoint {
         })
     }
 
-    /// Returns the index of another interface in the same namespace, through which the program can
-    /// send frames. Fails if that interface has no Ethernet frames or, for a program that
-    /// redirects, does not accept frames from XDP.
+    /// Returns the index of the interface `name`, through which an attached program sends frames.
+    /// The interface must be in the same namespace as this attach point. Fails if it has no
+    /// Ethernet frames, or if the program redirects frames and the interface does not accept frames
+    /// from XDP.
     pub fn output_interface_index(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.redirects;
         let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {
@@ -159,9 +160,9 @@ impl AttachPoint {
         if self.attach.own_sockets { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the counters of a program that has processed the amount `ran`, and the losses that
-    /// occurred before the program, by location. `busy` is the number of packets rejected because
-    /// too many were in progress.
+    /// Returns the counters of the source whose program is attached here. `ran` is the amount that
+    /// the program has processed. `busy` is the number of packets that it rejected because it was
+    /// processing too many. The result also contains the losses before the program, by location.
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
@@ -174,8 +175,8 @@ impl AttachPoint {
         SourceCounters { observed, given: ran, dropped, remark, ..SourceCounters::default() }
     }
 
-    /// Returns true if both attach points are equal and, if they are at an interface, this
-    /// interface is the same and still exists.
+    /// Returns true if both attach points have the same parameters and refer to the same interface,
+    /// which must still exist, or both have none.
     #[must_use]
     pub fn is_same_interface(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
@@ -216,8 +217,8 @@ impl AttachPoint {
         }
     }
 
-    /// Creates the failure that a source reports when its interface has been removed after this
-    /// number of received frames.
+    /// Creates the failure of a source whose interface has been removed. `frames` is the number of
+    /// frames received until then, or `None` if unknown.
     #[must_use]
     pub fn removed_failure(&self, frames: Option<u64>) -> Failure {
         interface_removed_failure(
@@ -235,10 +236,11 @@ impl AttachPoint {
     }
 }
 
-/// Returns the position in an interface's chain of TCX programs for a program that drops frames.
-/// The position is after the programs of Streamline at the head of the chain, which observe every
-/// frame or take frames before all other programs, and before the programs of others. Without
-/// CAP_SYS_ADMIN the kernel reveals no names, so the position is the head of the chain.
+/// Returns the position in an interface's chain of TCX programs at which a program that drops
+/// frames must run: after the programs of Streamline at the head of the chain, and before the
+/// programs of others. The programs of Streamline observe every frame, or take frames before all
+/// other programs. Without CAP_SYS_ADMIN the kernel reveals no program names; the result is then
+/// the head of the chain.
 fn anchor_after_own_programs(index: u32) -> ChainPosition {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);

@@ -1,12 +1,12 @@
 //! Conversion of a kernel program's monotonic timestamps to the time of day.
 
-/// Interval between two comparisons of the clocks, in nanoseconds.
+/// Interval, in nanoseconds, between two comparisons of the monotonic clock with the time of day.
 const CLOCK_COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
-/// Largest drift, in nanoseconds, for which the offset is not updated. A comparison of the clocks
-/// may be wrong by this much.
+/// Largest change of the offset, in nanoseconds, that is ignored. A comparison of the clocks may be
+/// wrong by this much.
 const DRIFT_TOLERANCE_NS: u64 = 20_000;
 
-/// The offset that converts monotonic time to the time of day.
+/// The offset between monotonic time and the time of day, which is measured repeatedly.
 #[derive(Debug)]
 pub struct ClockOffset {
     offset: u64,

@@ -3,8 +3,8 @@
 //!
 //! A kernel program may overwrite a frame in the ring at any time. A block of such a frame
 //! therefore has no bytes, and its pointer only identifies an exported frame of the current batch.
-//! A sink copies or writes the bytes, and then checks that the frame has not been overwritten, as
-//! the source does after its own copies.
+//! A sink first copies or writes the bytes, and then checks that the frame has not been overwritten
+//! meanwhile. The source does the same when it copies frames.
 
 use super::reader::{ExportedFrame, RecordHeader, is_intact};
 use abi::{BLOCK_MAX, DbufId, Extent, RichPointer};
@@ -16,7 +16,7 @@ use wire::ethernet;
 
 /// Length of a VLAN tag in bytes.
 pub(super) const TAG_SIZE: usize = 4;
-/// Offset of a VLAN tag in a frame, in bytes.
+/// Offset in bytes at which a VLAN tag is inserted into an Ethernet frame.
 const TAG_OFFSET: usize = ethernet::ETHERTYPE_FIELD_OFFSET;
 /// Distance in bytes between the positions of consecutive frames. The distance exceeds the maximum
 /// length of a frame, so frames do not overlap.
@@ -30,7 +30,7 @@ pub struct FramesInPlace {
     batch: Mutex<StagedFrames>,
 }
 
-/// The frames of the current batch.
+/// The frames that the source has exported in the current batch.
 #[derive(Debug, Default)]
 struct StagedFrames {
     /// Number of the batch's first frame, counted over all batches.
@@ -38,7 +38,7 @@ struct StagedFrames {
     frames: Vec<ExportedFrame>,
 }
 
-/// Exclusive access to the frames of the current batch.
+/// Exclusive access to the frames in the current batch of a [`FramesInPlace`].
 #[derive(Debug)]
 pub struct BatchInPlace<'f> {
     id: DbufId,
@@ -47,13 +47,14 @@ pub struct BatchInPlace<'f> {
 }
 
 impl FramesInPlace {
-    /// Creates an empty batch of frames in these rings. Returns `None` if no dbuf ids remain.
+    /// Creates a container for frames in these rings, with an empty batch. Returns `None` if no
+    /// dbuf ids remain.
     #[must_use]
     pub fn new(rings: Arc<ProgramRings>) -> Option<Self> {
         Some(Self { id: buffer::ids::allocate_id()?, rings, batch: Mutex::default() })
     }
 
-    /// Returns the dbuf id in the pointers to these frames.
+    /// Returns the dbuf id by which a rich pointer refers to a frame in this container.
     #[must_use]
     pub const fn id(&self) -> DbufId {
         self.id
@@ -185,7 +186,7 @@ pub const fn captured_length(header: &RecordHeader) -> usize {
     header.captured as usize + if is_tagged(header) { TAG_SIZE } else { 0 }
 }
 
-/// Returns true if a VLAN tag must be inserted into the frame.
+/// Returns true if the kernel has removed a VLAN tag from the frame, which must be inserted again.
 pub const fn is_tagged(header: &RecordHeader) -> bool {
     header.tag.is_some() && header.captured as usize >= TAG_OFFSET
 }

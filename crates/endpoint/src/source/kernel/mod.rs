@@ -10,8 +10,9 @@
 //! only.
 //!
 //! A program notifies the doorbell when it exports a frame, unless the last notification is less
-//! than T_t old. A reader that finds no frame sleeps for at most T_t, or without a limit if no
-//! program has notified the doorbell within T_t.
+//! than the interval T_t old ([`KernelSourceParts::wait_ns`]). A reader that finds no frame sleeps
+//! for at most T_t. If no program has notified the doorbell within T_t, the reader sleeps without a
+//! limit.
 //!
 //! Deviation: programs cannot see checksum offload. A frame that is yet to be segmented has no
 //! checksum. For any other frame, the checksum counts as unset if its field contains the sum over
@@ -37,7 +38,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::bpf::{ProgramRings, RingBuffer};
 
-/// The attachment of a set of programs, which export frames until the path stops.
+/// A set of kernel programs attached at one point. The programs export frames until they are
+/// detached.
 pub trait Attachment: fmt::Debug + Send + Sync {
     /// Detaches the programs. After the call no frame is exported.
     fn detach(&self);
@@ -66,16 +68,18 @@ pub struct KernelSourceParts {
     pub attachment: Arc<dyn Attachment>,
     /// Attach point of the programs.
     pub attach_point: AttachPoint,
-    /// For each edge on which frames leave the programs, the index of its pointer ring among the
-    /// pointer rings of a processor ([`reader`] calls this ring a sink). A program identifies an
-    /// edge by its index in this list, the exit number.
+    /// The edges on which frames leave the programs. The index of an edge in this list is the exit
+    /// number that programs use. The value is the index of the edge's pointer ring on each
+    /// processor ([`reader`] calls this ring a sink).
     pub edges: Vec<u32>,
-    /// Pointer rings of further exits, numbered after the edges. Their readers receive copies of
-    /// the blocks that leave a filter in the kernel. No counter of the path includes these copies.
+    /// Pointer rings of the taps, which are further exits, numbered after the edges. The readers of
+    /// a tap get copies of the blocks that leave a filter in the kernel. No counter of the path
+    /// includes these copies.
     pub taps: Vec<u32>,
     /// Index of the source among the sources of its path.
     pub origin: u16,
-    /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
+    /// Maximum time, in nanoseconds, after which programs notify the doorbell again while frames
+    /// arrive (T_t).
     pub wait_ns: u64,
     /// True if the source must lose one frame without counting it, to test that the ledger detects
     /// the loss.
@@ -89,18 +93,19 @@ pub struct KernelSource {
     reader: Reader,
     time: ClockOffset,
     arrived: Vec<ArcCounts>,
-    /// Index of the edge of the blocks emitted last.
+    /// Index of the edge whose blocks the source has emitted most recently.
     last_edge: usize,
-    /// The frame that was copied last: its processor, its position in the processor's ring, and the
-    /// copy. `None` if there is no copy to reuse.
+    /// The latest copied frame, for reuse by another edge: its processor, its position in the
+    /// processor's ring, and the copy. `None` if there is no copy to reuse.
     last_copy: Option<(u32, u64, FrameCopy)>,
     /// Frames that have been copied but not verified yet. Empty between calls to `produce`.
     staged_blocks: Vec<StagedBlock>,
-    /// Frames that are not copied, or `None` if no dbuf id was available for them.
+    /// Frames that this source leaves in kernel memory for sinks that use them there. `None` if no
+    /// dbuf id was available for them.
     in_place: Option<Arc<FramesInPlace>>,
     /// True if the rings were empty after the last blocks were emitted.
     is_drained: bool,
-    /// Time at which the source last checked that the interface exists.
+    /// Time of the source's last check that the interface still exists.
     checked_at: Time,
     end: Option<ExportEndReason>,
     closed: bool,
@@ -119,16 +124,16 @@ enum ExportEndReason {
 
 /// Interval between checks of the interface while no frame arrives, in nanoseconds.
 const CHECK_INTERVAL_NS: Time = 200_000_000;
-/// Delay before retrying an allocation, in nanoseconds.
+/// Delay, in nanoseconds, before the source retries when the pool has no free memory.
 const ALLOCATION_RETRY_DELAY_NS: Time = 1_000_000;
 
-/// A copy of a frame, in the pool of the space.
+/// A copy that the source has made of an exported frame, in the pool of its space.
 #[derive(Clone, Copy, Debug)]
 struct FrameCopy {
     place: abi::Extent,
     /// True if the TCP or UDP checksum of the frame has been left to the device.
     is_checksum_unset: bool,
-    /// Length of the frame, and offsets of its headers.
+    /// Marks of the frame: its length, and the offsets of its headers.
     marks: Marks,
 }
 
@@ -167,8 +172,8 @@ impl KernelSource {
         }
     }
 
-    /// Emits available blocks as long as they follow the same edge. Returns the number of emitted
-    /// blocks.
+    /// Emits the available blocks up to the first that belongs to another edge. Returns the number
+    /// of emitted blocks.
     fn emit_blocks(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         self.is_drained = false;
@@ -181,9 +186,10 @@ impl KernelSource {
         }
     }
 
-    /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged_blocks`. If
-    /// `has_emitted` is true, the edge must be the edge of the blocks already emitted in this call.
-    /// Returns true if more frames of the edge may be available.
+    /// Copies available frames of one edge into `staged_blocks`, at most [`FRAMES_PER_CHECK`] at a
+    /// time. If `has_emitted` is true, this call of `produce` has already emitted blocks, and the
+    /// frames must belong to the same edge. Returns true if more frames of the edge may be
+    /// available.
     fn stage_frames(&mut self, intake: &Intake<'_>, has_emitted: bool) -> bool {
         let room = intake.room();
         while self.staged_blocks.len() < room.min(FRAMES_PER_CHECK) {
@@ -233,8 +239,8 @@ impl KernelSource {
         count
     }
 
-    /// Returns the block for an exported frame. Copies the frame, unless it is the frame that was
-    /// copied last. Returns `None` if the pool has no memory.
+    /// Returns the block for an exported frame. Copies the frame into the pool, unless the latest
+    /// copy is of the same frame. Returns `None` if the pool has no memory.
     fn stage_frame(&mut self, pool: &Pool, exported: ExportedFrame) -> Option<StagedBlock> {
         let name = (exported.cpu, exported.pointer.position);
         let last_copy = self.last_copy.filter(|(cpu, position, _)| (*cpu, *position) == name);
@@ -253,8 +259,8 @@ impl KernelSource {
         Some(StagedBlock { exported, entry: self.entry(&exported, pool.id(), copied), is_verified })
     }
 
-    /// Returns the entry for an exported frame, with a pointer into `copied`, which is in this
-    /// dbuf.
+    /// Returns the block entry for an exported frame. The entry points to the copy of the frame,
+    /// `copied`, in the dbuf `dbuf`.
     fn entry(&self, exported: &ExportedFrame, dbuf: DbufId, copied: FrameCopy) -> Entry {
         let FrameCopy { place, is_checksum_unset: unset, mut marks } = copied;
         let header = &exported.header;
@@ -290,9 +296,9 @@ impl KernelSource {
         Some(FrameCopy { place, is_checksum_unset: unset, marks })
     }
 
-    /// Emits available blocks without their bytes, as long as they follow the same edge, and
-    /// returns their number. Their frames stay in the current batch until the next call to
-    /// `produce`.
+    /// Emits blocks that refer to frames in kernel memory and have no bytes of their own, up to the
+    /// first block of another edge. The frames stay in the current batch until the next call to
+    /// `produce`. Returns the number of emitted blocks.
     fn emit_blocks_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.is_drained = false;
         intake.in_place = true;
@@ -325,7 +331,8 @@ impl KernelSource {
         batch.len()
     }
 
-    /// Returns the status for a call to `produce` that has emitted no frames.
+    /// Returns the status that `produce` reports if it has emitted no frames: the end or failure of
+    /// the source, or the time and the doorbell to wait for.
     fn status_without_frames(&mut self, now: Time) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             return match end {

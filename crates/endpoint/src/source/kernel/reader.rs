@@ -2,14 +2,16 @@
 //! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
 //! The reader merges the rings of all processors into one sequence, and counts the frames lost per
-//! edge exactly. It never waits, and never creates a reference into a ring. A copy of a frame is
-//! valid if the writer, after the copy, has reserved at most one lap beyond the frame's start; a
-//! pointer is valid if less than one lap of pointers follows it. A single check covers several
-//! frames, because each check costs a cache miss.
+//! edge exactly. It never waits, and never creates a reference into a ring. After copying a frame,
+//! the reader checks that the writer has not overwritten it: the writer must have reserved at most
+//! one lap of the ring beyond the frame's start. A pointer is valid if less than one lap of
+//! pointers follows it. A single check covers several frames, because each check costs a cache
+//! miss.
 //!
 //! An *exit* is an edge on which frames leave a kernel program, and a *sink* is a ring of pointers
-//! to frames. Exits share a sink if a frame has at most one of them. Each pointer in a shared sink
-//! contains its exit and the number of earlier frames on it, so gaps are counted per exit.
+//! to frames. Several exits share a sink if no frame leaves on more than one of them. Each pointer
+//! in a shared sink contains the exit, and the number of earlier frames on this exit, so the reader
+//! can count gaps per exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, the frames found by
 //! one call of [`Reader::load_writer_positions`] are emitted in time order, and before all later
@@ -21,15 +23,16 @@ use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{CpuRing, FramePointer, ProgramRings, RingsLayout};
 
-/// Divisor for the number of pointers that the reader skips after a loss, in addition to the lost
-/// ones: the capacity of the pointer ring divided by this number. The margin keeps the reader ahead
-/// of the writer.
+/// Divisor for the safety margin after a loss. The reader skips the lost pointers, and as many more
+/// as the capacity of the pointer ring divided by this number, so that the writer does not overtake
+/// it again at once.
 const SKIP_MARGIN_DIVISOR: u64 = 8;
 
-/// Maximum number of frames copied per check of the writer's position.
+/// Maximum number of frames that are copied before the reader checks whether the writer has
+/// overwritten any of them.
 pub const FRAMES_PER_CHECK: usize = 16;
 
-/// Length in bytes of a record's header, which precedes the frame.
+/// Length in bytes of the record header that precedes each frame in a ring.
 const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
 
 /// An exported frame that was intact when it was last checked. The writer may have overwritten it
@@ -43,7 +46,7 @@ pub struct ExportedFrame {
     pub sink: u32,
     /// Number of the exit through which the frame left the program.
     pub edge: u32,
-    /// Number of earlier frames on this exit and processor.
+    /// Number of frames that left on this exit and processor before this frame.
     pub number: u64,
     /// The pointer to the frame, as written by the program.
     pub pointer: FramePointer,
@@ -51,7 +54,7 @@ pub struct ExportedFrame {
     pub header: RecordHeader,
 }
 
-/// Counters of the frames on an exit that did not become blocks.
+/// Counters of the frames that left a program on an exit but did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitLosses {
     /// Number of frames that were overwritten before they were copied.
@@ -60,7 +63,7 @@ pub struct ExitLosses {
     pub unread: u64,
 }
 
-/// Header of the record of a frame in a ring, before the frame's bytes.
+/// Header of a record in a ring. The bytes of the record's frame follow it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Length of the frame on the wire in bytes.
@@ -78,21 +81,22 @@ pub struct RecordHeader {
     pub sent: bool,
 }
 
-/// A reader that merges the rings of all processors.
+/// A reader that merges the frames in the rings of all processors into one sequence.
 #[derive(Debug)]
 pub struct Reader {
     rings: Arc<ProgramRings>,
     sinks: Vec<PointerRing>,
-    /// Indices of the pointer rings (sinks) that had unread pointers when the writers' positions
-    /// were last loaded.
+    /// Indices of the pointer rings (sinks) in which the last call of
+    /// [`Reader::load_writer_positions`] found unread pointers.
     filled_sinks: Vec<usize>,
-    /// For each exit, the index of its pointer ring (sink).
+    /// Index of the pointer ring (sink) to which each exit belongs, by exit number.
     exit_sinks: Vec<u32>,
     /// For each exit, the number of frames lost so far.
     lost_frames: Vec<u64>,
     /// For each exit, the positions of the lost frames.
     gaps: Vec<LossRanges>,
-    /// Number of frames passed by the reader, by processor and exit, for exits that share a sink.
+    /// Number of frames that the reader has passed, for each processor and exit. Used only for
+    /// exits that share a sink.
     passed_frames: Vec<u64>,
 }
 
@@ -106,7 +110,8 @@ struct PointerRing {
     only_exit: Option<u32>,
     /// Number of the next pointer to read.
     next_pointer: u64,
-    /// Number of published pointers when the positions were last loaded.
+    /// Number of pointers that the writer had published when the reader last loaded the writer's
+    /// position.
     published: u64,
     /// Prefetched frames of the next pointers. `None` represents an overwritten frame.
     prefetched: VecDeque<Option<ExportedFrame>>,
@@ -139,8 +144,8 @@ impl Reader {
         Self { rings, sinks, filled_sinks: vec![], exit_sinks, lost_frames, gaps, passed_frames }
     }
 
-    /// Loads the positions of all writers. Frames that are published later stay invisible until the
-    /// next call.
+    /// Loads the positions of all writers. Until the next call, the reader sees only the frames
+    /// published before these positions.
     pub fn load_writer_positions(&mut self) {
         self.filled_sinks.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
@@ -154,8 +159,9 @@ impl Reader {
         }
     }
 
-    /// Returns the oldest frame that was available when the positions were last loaded, or `None`
-    /// if there is none. The frame stays at the front until [`Reader::advance_past_frame`].
+    /// Returns the oldest frame that the reader has not passed, among those found by the last call
+    /// of [`Self::load_writer_positions`]. Returns `None` if there is none. The frame stays at the
+    /// front until [`Reader::advance_past_frame`].
     pub fn front_frame(&mut self) -> Option<ExportedFrame> {
         let order = |f: &ExportedFrame| (f.header.time, f.cpu, f.pointer.position, f.edge);
         let mut first: Option<ExportedFrame> = None;
@@ -195,8 +201,9 @@ impl Reader {
         sink.prefetched.front().copied().flatten()
     }
 
-    /// Moves past a frame that [`Reader::front_frame`] returned. If several exits share
-    /// its sink, also counts earlier frames of the same exit as lost if their numbers were skipped.
+    /// Moves past the frame that [`Reader::front_frame`] returned. In a sink that several exits
+    /// share, a gap in the frame numbers of the exit shows that earlier frames were overwritten;
+    /// these frames are counted as lost.
     pub fn advance_past_frame(&mut self, exported: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
@@ -221,8 +228,8 @@ impl Reader {
         }
     }
 
-    /// Returns the known ranges of lost frames for each exit. On an exit that shares its sink, a
-    /// loss becomes known when a later frame of the exit is read.
+    /// Returns, for each exit, the ranges of lost frames that are known so far. On an exit that
+    /// shares its sink, a loss becomes known when a later frame of the exit is read.
     #[must_use]
     pub fn gaps(&self) -> &[LossRanges] {
         &self.gaps
@@ -236,20 +243,23 @@ impl Reader {
         region.is_some_and(|region| region.copy(exported.pointer.position, at, to))
     }
 
-    /// Returns the position up to which the writer on this processor may be writing, for use with
-    /// [`Reader::is_intact`]. Must be called after the last copy that is to be verified.
+    /// Returns the position up to which the program on this processor may already have overwritten
+    /// the ring. The caller passes the result to [`Reader::is_intact`], and must call this function
+    /// after the last copy to be verified.
     #[must_use]
     pub fn reserved_position(&self, cpu: u32) -> u64 {
         self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
     }
 
-    /// Returns true if a copy of this frame, made before `reserved` was read, is intact.
+    /// Returns true if the frame was not overwritten before it was copied. `reserved` must have
+    /// been read with [`Reader::reserved_position`] after the copy.
     #[must_use]
     pub fn is_intact(&self, exported: &ExportedFrame, reserved: u64) -> bool {
         is_intact(exported, reserved, self.rings.shape().bytes)
     }
 
-    /// Counts as lost a frame that the reader has already passed.
+    /// Counts a frame as lost that the reader has already passed, because its copy turned out to be
+    /// invalid.
     pub fn count_passed_frame_as_lost(&mut self, exported: &ExportedFrame) {
         self.count_lost_frames(exported.edge, (exported.number, 1), exported.cpu);
     }
@@ -276,9 +286,10 @@ impl Reader {
         missing
     }
 
-    /// Adds to `missing`, for each exit that shares this sink, the frames that the writer has
-    /// counted but the reader has not passed: as unread if they are still in the ring, and as lost
-    /// otherwise.
+    /// Adds the missing frames of a sink that several exits share to the counters in `missing`,
+    /// which has one entry per exit. Missing frames are those that the program has counted but the
+    /// reader has not passed. Frames that are still in the ring count as unread, all others as
+    /// lost.
     fn count_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
@@ -317,7 +328,8 @@ impl Reader {
         }
     }
 
-    /// Returns the monotonic time of the last notification, in nanoseconds; 0 before the first.
+    /// Returns the time at which a program last notified the doorbell, in nanoseconds of the
+    /// monotonic clock; 0 if none has done so.
     #[must_use]
     pub fn last_notification_time(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
@@ -329,7 +341,8 @@ impl Reader {
 }
 
 impl PointerRing {
-    /// Advances to the next pointer whose frame is intact. Returns the number of skipped pointers.
+    /// Moves the read position to the next pointer whose frame has not been overwritten. Returns
+    /// the number of pointers skipped.
     fn advance(&mut self, region: &CpuRing<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next_pointer < self.published {
@@ -357,8 +370,8 @@ impl PointerRing {
         self.prefetched.drain(..known);
     }
 
-    /// Prefetches the next pointers and headers. The two words that validate them must be read
-    /// after the copies.
+    /// Reads the next pointers and their frame headers into `prefetched`, and then validates them.
+    /// The writer's positions, which show what has been overwritten, must be read after the copies.
     fn prefetch(&mut self, region: &CpuRing<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
         let end = self.published.min(self.next_pointer + FRAMES_PER_CHECK as u64);
         let mut prefetched = std::mem::take(&mut self.prefetched);
@@ -374,8 +387,8 @@ impl PointerRing {
         self.prefetched = prefetched;
     }
 
-    /// Reads a pointer and its header, not yet validated. Returns `None` if one of them is out of
-    /// bounds, or if the pointer's exit does not belong to this sink.
+    /// Reads a pointer and the header of its frame, without validating them. Returns `None` if one
+    /// of them is out of bounds, or if the pointer's exit does not belong to this sink.
     fn read_frame(
         &self,
         region: &CpuRing<'_>,

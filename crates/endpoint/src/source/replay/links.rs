@@ -6,7 +6,7 @@ use std::io::Read;
 use wire::LinkType;
 use wire::capture::{Reader, Step};
 
-/// Number of bytes read at the start of a capture.
+/// Number of bytes at the start of a capture that are searched for link types.
 const EXAMINED_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the link types declared in the first mebibyte of a capture; for pcapng, the link types

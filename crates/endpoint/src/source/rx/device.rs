@@ -16,33 +16,37 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::{Instruction, PacketRing, PacketRingParameters, PacketSocket};
 use sys::steps::{RollbackLog, StepResource};
 
-/// Size of a segment in bytes. A segment has room for the largest frame that generic receive
-/// offload produces, and the two or three segments in use at a time fit in a second-level cache.
+/// Size in bytes of a segment of the packet ring. A segment has room for the largest frame that
+/// generic receive offload produces, and the two or three segments in use at a time fit in a
+/// second-level cache.
 const SEGMENT_SIZE: usize = 128 << 10;
-/// Minimum number of segments: one being read, one being filled, and two in between.
+/// Minimum number of segments in a packet ring: one being read, one being filled, and two in
+/// between.
 const SEGMENTS_MIN: usize = 4;
-/// Capacity of a ring of default size, in milliseconds of traffic at the interface's full rate,
-/// while no frames are read.
+/// Default capacity of a ring: the time, in milliseconds, for which it can hold the interface's
+/// traffic at full rate while no frames are read.
 const RING_CAPACITY_MS_DEFAULT: u64 = 50;
 /// Assumed rate of an interface that does not report its rate, in Mbit/s.
 const RATE_MBITS_DEFAULT: u64 = 10_000;
-/// Minimum default size of the ring in bytes.
+/// Minimum size, in bytes, of a ring whose size the request does not set.
 const RING_BYTES_MIN: u64 = 4 << 20;
-/// Maximum default size of the ring in bytes, unless 1/64 of the machine's memory is less.
+/// Maximum size, in bytes, of a ring whose size the request does not set. The size is also limited
+/// to 1/64 of the machine's memory.
 const RING_BYTES_MAX: u64 = 128 << 20;
 /// Default timeout of a partly filled segment in milliseconds (T_t), which equals the resolution of
 /// the kernel's timer.
 const SEGMENT_TIMEOUT_MS_DEFAULT: u64 = 10;
-/// Maximum timeout of a partly filled segment, in milliseconds.
+/// Maximum timeout of a partly filled segment, in milliseconds. Longer requested times are reduced
+/// to it.
 const SEGMENT_TIMEOUT_MS_MAX: u64 = 1000;
 
-/// Parameters for opening a packet socket.
+/// Parameters for opening an [`RxDevice`].
 #[derive(Debug)]
 pub(super) struct RxParameters<'a> {
-    /// Name of the interface, or `None` for all.
+    /// Name of the interface to observe, or `None` for all interfaces.
     pub(super) interface: Option<&'a str>,
     pub(super) direction: Direction,
-    /// Network namespace, or `None` for the current one.
+    /// Network namespace of the interface, or `None` for the namespace of the calling thread.
     pub(super) netns: Option<&'a str>,
     /// Size of the ring in bytes. If `None`, the size is derived from the rate of the interface.
     pub(super) ring: Option<u64>,
@@ -106,7 +110,8 @@ impl RxDevice {
     }
 }
 
-/// Remark for a kernel that lacks the memory for the entire filter.
+/// Remark that the kernel lacked the memory to attach the filter, so that unfiltered frames entered
+/// the ring.
 const UNFILTERED_REMARK: &str = "the next filter is too long for the kernel here \
                                  (net.core.optmem_max): every frame entered the ring";
 
@@ -178,9 +183,9 @@ fn open_socket(
     }
 }
 
-/// Attaches the filter of the next node. If the kernel has no memory for the entire program,
-/// attaches only the part that tests the direction. The node filters again in any case. Returns
-/// true if the entire filter is attached.
+/// Attaches the path's next filter to the socket, so that the kernel applies it. If the kernel has
+/// no memory for the entire filter, attaches only a filter for the direction of frames. In either
+/// case, the next node filters again. Returns true if the entire filter is attached.
 fn attach_socket_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
     let program = |pushed_filter| {
         let (program, _) = bpf::socket_filter(parameters.direction, pushed_filter);
@@ -193,11 +198,12 @@ fn attach_socket_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) ->
     }
 }
 
-/// Returns the number of segments, a power of two. Their total size is at most the requested size,
-/// but at least [`SEGMENTS_MIN`] segments. If no size is requested, the segments hold at least
-/// [`RING_CAPACITY_MS_DEFAULT`] of traffic at the rate of the interface. This default is limited to
-/// 1/64 of the machine's memory and to [`RING_BYTES_MAX`], but is never less than
-/// [`RING_BYTES_MIN`]; it is then rounded up to a power of two.
+/// Returns the number of segments of the packet ring, which is a power of two of at least
+/// [`SEGMENTS_MIN`]. If the request sets a size, the segments have at most this size in total.
+///
+/// Otherwise, the segments hold [`RING_CAPACITY_MS_DEFAULT`] of traffic at the rate of the
+/// interface, rounded up to a power of two. This default is at most 1/64 of the machine's memory
+/// and [`RING_BYTES_MAX`], but at least [`RING_BYTES_MIN`], before rounding.
 fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
     let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT_SIZE;
     if let Some(bytes) = parameters.ring {

@@ -18,14 +18,15 @@ use filter::Amount;
 use sys::net::{Backlog, Counters, RouteSocket};
 use sys::packet::PacketRing;
 
-/// Location of a loss: the ring of the source was full.
+/// Name, in the ledger, of the location at which frames are lost because the source's ring is full.
 pub(super) const RING_LOSS: &str = "ring";
 
-/// Loss counters, relative to their values when the source started.
+/// Counters of the frames that were lost before they reached a live source, relative to the values
+/// when the source started.
 #[derive(Debug)]
 pub(crate) struct Losses {
     links: RouteSocket,
-    /// Index of the interface, or `None` for all interfaces in the namespace.
+    /// Index of the observed interface, or `None` for all interfaces in the namespace.
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,
@@ -35,8 +36,9 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Records the current counters of one interface, or of all if `index` is `None`, as the
-    /// baseline. If `receives` is true, losses at the backlog are counted too.
+    /// Starts counting, with the current values of the kernel's counters as the baseline. `index`
+    /// is the index of an interface, or `None` for all interfaces. If `receives` is true, losses at
+    /// the backlog are counted too.
     pub(crate) fn begin_counting(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
         let mut losses =
             Self { links, index, counters: None, backlog: None, counts_backlog: receives };
@@ -45,9 +47,9 @@ impl Losses {
         losses
     }
 
-    /// Returns the source's counters: frames received according to the kernel, frames emitted, and
-    /// losses by location. `not_emitted` contains the numbers of frames that reached the ring but
-    /// were not emitted, by reason.
+    /// Returns all counters of the source: frames received according to the kernel, frames that the
+    /// source has emitted (`given`), and losses by location. `not_emitted` contains, by reason, the
+    /// numbers of frames that reached the ring but were not emitted.
     pub(super) fn source_counters(
         &self,
         ring: &PacketRing,
@@ -85,7 +87,8 @@ impl Losses {
         Some(all)
     }
 
-    /// Returns the losses before the socket by location; a count is `None` if unknown.
+    /// Returns the numbers of frames lost at the driver and at the backlog, before they reached a
+    /// socket. A number is `None` if the kernel's counters cannot be read.
     pub(crate) fn losses_before_socket(&self) -> Vec<(DropReason, Option<u64>)> {
         let now = self.interface_counters();
         let counters = now.as_ref().zip(self.counters.as_ref());

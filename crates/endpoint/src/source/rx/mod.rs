@@ -182,7 +182,7 @@ pub const TX_SOURCE_ENTRY: SourceEntry =
         .with_link_type_prediction(link_types)
         .with_facts(TX_SOURCE_FACTS);
 
-/// Facts about `tx` at the head of a request, for the planner.
+/// Facts for the planner about `tx` as a source at the head of a request.
 const TX_SOURCE_FACTS: EndpointFacts = EndpointFacts {
     attach_point: Some(|arguments| attach_target(arguments, Side::Sent)),
     observed_source: Some(|arguments| observed_source(arguments, Side::Sent)),
@@ -190,9 +190,10 @@ const TX_SOURCE_FACTS: EndpointFacts = EndpointFacts {
     ..EndpointFacts::NONE
 };
 
-/// Returns the link types of an interface's frames. For all interfaces, returns both link types
-/// that a packet socket can deliver; for the user's own sockets, returns [`LinkType::RAW`]. Returns
-/// `None` for an unknown interface or an unsupported device type.
+/// Returns the link types of the frames that a source with these arguments observes. For all
+/// interfaces, these are both link types that a packet socket can deliver; for the user's own
+/// sockets, [`LinkType::RAW`]. Returns `None` for an unknown interface or an unsupported device
+/// type.
 fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {
         return Some(vec![LinkType::RAW]);
@@ -223,17 +224,17 @@ const OWN_WITH_TAKE_MESSAGE: &str = "packets of your own sockets can be observed
 const OWN_WITH_PROMISC_MESSAGE: &str =
     "`promisc` selects frames for other hosts, and `own=yes` those of your own sockets";
 
-/// Creates the failure for `own=yes` if no kernel program is used: no packet socket can observe the
-/// sockets of one user.
+/// Creates the failure for a source with `own=yes` that cannot run in the kernel. Only a kernel
+/// program can observe the sockets of one user; a packet socket cannot.
 fn own_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees them".into());
     Failure::new("observe", "packets of your own sockets", why)
 }
 
-/// Returns the attach point at which a kernel program receives the same frames as the source: tc
-/// instead of a packet socket, or XDP instead of AF_XDP sockets. Fails with the reason if there is
-/// no such attach point.
+/// Returns the attach point at which a kernel program can replace this source, because it receives
+/// the same frames there: tc instead of a packet socket, or XDP instead of AF_XDP sockets. Fails
+/// with the reason if there is no such attach point.
 fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
@@ -270,8 +271,8 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     })
 }
 
-/// Returns the mistake in the source's expression, or in its combination with other arguments;
-/// `None` if there is no mistake.
+/// Checks the expression that selects the frames to take, and the arguments with which it is
+/// combined. Returns the mistake, or `None` if there is none.
 fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     if !flows::selects_flows(arguments) {
         return None;
@@ -288,8 +289,8 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     flows::expression_error(arguments)
 }
 
-/// Creates the failure for an expression if no kernel program is used: a packet socket cannot
-/// withhold frames.
+/// Creates the failure for a source with an expression that cannot run in the kernel. Only a kernel
+/// program can withhold selected frames from the host; a packet socket cannot.
 fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel can take selected frames".into());
@@ -298,7 +299,7 @@ fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
 }
 
 /// Returns a description of the traffic that a source with these arguments observes. The checks of
-/// `++` compare these descriptions to find sources that may emit the same block.
+/// a `++` section use it to find sources that may emit the same block.
 fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");
@@ -311,9 +312,11 @@ fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
     }
 }
 
-/// Interval between two checks of a segment that is still in use, in nanoseconds.
+/// Interval, in nanoseconds, at which the source checks whether a filter or reader has released a
+/// segment of the ring.
 const HELD_SEGMENT_CHECK_INTERVAL_NS: Time = 1_000_000;
-/// Interval between two checks of an interface that is down, in nanoseconds.
+/// Interval, in nanoseconds, at which the source checks whether an interface that is down has come
+/// up again.
 const LINK_DOWN_CHECK_INTERVAL_NS: Time = 100_000_000;
 
 struct PacketSource {
@@ -331,7 +334,7 @@ struct PacketSource {
     unknown_link: u64,
     /// Number of segments received from the ring.
     segments_received: u64,
-    /// Stream position of the next frame. It counts all frames that passed the kernel's filter,
+    /// Position of the next frame in the stream of all frames that passed the kernel's filter,
     /// including dropped ones.
     position: u64,
     missing: LossRanges,
@@ -444,7 +447,8 @@ impl PacketSource {
         self.emitted_entries += put;
     }
 
-    /// Receives the next filled segment. Returns false if there is no filled segment.
+    /// Takes the next filled segment from the ring, and converts its frames to entries. Returns
+    /// false if no segment is filled.
     fn receive_segment(&mut self, intake: &Intake<'_>) -> bool {
         let pool = intake.pool;
         let Some(mut draft) = pool.draft_arrived_segment() else { return false };
@@ -465,8 +469,8 @@ impl PacketSource {
         true
     }
 
-    /// Returns the positions of lost frames. While frames are unread, the positions of later gaps
-    /// are unknown, so these gaps are only counted.
+    /// Returns the positions of the frames that were lost because the ring was full. While the ring
+    /// contains unread frames, the positions of new gaps are unknown; such gaps are only counted.
     fn lost_positions(&self) -> LossRanges {
         let (mut missing, mut position) = (self.missing.clone(), self.position);
         let unread = self.unread_frame_count().unwrap_or(u64::MAX);

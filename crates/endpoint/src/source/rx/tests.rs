@@ -10,7 +10,7 @@ use sys::packet::layout::HEADER_SIZE;
 use wire::link::LinkType;
 
 const BLOCK_HEADER_BYTES: usize = 48;
-/// Number of free bytes between a packet's header and its frame.
+/// Number of free bytes between a packet's header and its frame in a test segment.
 const HEADROOM: usize = 14;
 
 /// A packet to be put into a segment.

@@ -15,7 +15,7 @@ use wire::link::LinkType;
 pub(super) const TAG_SIZE: usize = 4;
 const _: () = assert!(TAG_SIZE <= sys::packet::layout::FRAME_PADDING);
 
-/// Counts of the packets in a segment that were not emitted, by reason.
+/// Numbers of the packets in a received segment that did not become blocks, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SkippedPackets {
     /// Number of packets with an unsupported link type.
@@ -25,8 +25,9 @@ pub(super) struct SkippedPackets {
     pub(super) missing_packets: u64,
 }
 
-/// Appends the entries of a segment whose first byte is at `position` in `dbuf`. Returns, by
-/// reason, the number of packets for which there is no entry.
+/// Appends one entry for each frame in a segment to `entries`. `position` is the position of the
+/// segment's first byte in `dbuf`. Returns the numbers of packets for which there is no entry, by
+/// reason.
 pub(super) fn unpack(
     segment: &mut [u8],
     (dbuf, position): (DbufId, u64),
@@ -72,8 +73,9 @@ fn packet_flags(packet: &PacketHeader) -> BlockFlags {
     flags
 }
 
-/// Reinserts the VLAN tag of a frame, if it has one and there is room for it before the frame.
-/// Returns the offset, the captured length and the original length of the resulting frame.
+/// Reinserts the VLAN tag of a frame, if the kernel has removed one and there is room for it before
+/// the frame. Returns the offset, the captured length and the original length of the resulting
+/// frame.
 fn reinsert_frame_tag(
     packet: &PacketHeader,
     link: LinkType,

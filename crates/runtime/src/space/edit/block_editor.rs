@@ -12,7 +12,8 @@ use buffer::pool::{Draft, EditedBlock, Pool};
 use filter::{ClassifyContext, Edit, EditBackend, EditableBlock, OldBytes};
 use std::ops::Range;
 
-/// An editor of single blocks, with exclusive access to the memory of the space.
+/// An editor that applies an editing filter to one block at a time. It has exclusive access to the
+/// memory of the space.
 pub(super) struct BlockEditor<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
@@ -22,8 +23,8 @@ pub(super) struct BlockEditor<'b, 'i> {
 }
 
 impl BlockEditor<'_, '_> {
-    /// Runs the filter on a block, in place if possible, and emits the result. If `copies` is true,
-    /// edits a copy.
+    /// Runs the filter on a block and emits the result. The filter edits the block in place if that
+    /// is permitted. If `copies` is true, it edits a copy.
     pub(super) fn edit_block(
         &mut self,
         (entry, order): (Entry, u32),
@@ -107,8 +108,8 @@ struct EditResult {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Length, in bytes, of the new block that replaces the old one; `None` if the block was not
-    /// replaced.
+    /// Length, in bytes, of the new block with which the filter replaced the old one; `None` if the
+    /// filter did not replace it.
     used: Option<usize>,
     lost: bool,
 }
@@ -129,8 +130,9 @@ impl EditResult {
 }
 
 impl EditOutput {
-    /// Emits the result of an edit in place: the new block if the old one was replaced, otherwise
-    /// the old block. If no memory was available for a change, counts the block as lost instead.
+    /// Emits the block that results from an edit in place: the block that replaces the old one, or
+    /// otherwise the old block with its changes. If an edit failed for lack of memory, counts the
+    /// block as lost instead.
     fn emit(
         &mut self,
         made: NewBlock<'_>,
@@ -145,8 +147,8 @@ impl EditOutput {
         }
     }
 
-    /// Emits the block that replaces the old one. If no memory is available for it, counts the old
-    /// block as lost instead.
+    /// Emits the block `made`, which replaces the old one. If no memory is available for it, counts
+    /// the old block as lost instead.
     fn emit_new_block(
         &mut self,
         made: NewBlock<'_>,
@@ -177,9 +179,9 @@ impl EditOutput {
         }
     }
 
-    /// Emits a block when only the range `part` of it has been copied. The output is up to three
-    /// fragments: the bytes before the copy, the copy, and the bytes after it, each clipped to the
-    /// view. [SL §6.1]
+    /// Emits a block of which only the range `part` has been copied and edited. The block becomes
+    /// up to three fragments: the bytes before the range, the copy of the range, and the bytes
+    /// after it. Each fragment is clipped to the block's view. [SL §6.1]
     fn emit_fragments(
         &mut self,
         done: &EditResult,
@@ -212,18 +214,18 @@ impl EditOutput {
     }
 }
 
-/// Memory for a block that replaces the old one.
+/// The memory of a new block with which a filter replaces the block that it edits.
 enum NewBlock<'b> {
     Nothing,
     Draft(Draft<'b>),
-    /// Heap memory. Used if the block is in a pool that is being edited, because such a pool cannot
-    /// create drafts.
+    /// Heap memory. It is used if the old block is in a pool that is being edited, because such a
+    /// pool cannot allocate drafts.
     Scratch(Vec<u8>),
 }
 
 impl NewBlock<'_> {
-    /// Converts the memory into a form that does not borrow the pool. A draft would be discarded
-    /// here, but a pool that is being edited creates no drafts.
+    /// Converts the memory into a form that does not borrow the pool. Discards a draft; a pool that
+    /// is being edited creates no drafts, so none is lost.
     fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),
@@ -240,7 +242,7 @@ impl NewBlock<'_> {
     }
 }
 
-/// An edit of a block in place.
+/// The interface through which a filter edits a block in place.
 struct InPlaceEdit<'b> {
     editing: EditedBlock<'b>,
     work: Option<&'b Pool>,
@@ -249,9 +251,9 @@ struct InPlaceEdit<'b> {
 }
 
 impl<'b> InPlaceEdit<'b> {
-    /// Runs the filter. If the filter replaces the block, the new block is created in `work` or, if
-    /// `work` is `None`, in heap memory. Returns the filter's result, the memory of the new block,
-    /// and true if the filter wrote to the old block.
+    /// Runs the filter on a block in place. A block that replaces the old one is created in the
+    /// pool `work` or, if `work` is `None`, in heap memory. Returns the filter's result, the memory
+    /// of the new block, and true if the filter wrote to the old block.
     fn run_filter(
         editing: EditedBlock<'b>,
         work: Option<&'b Pool>,
@@ -289,12 +291,13 @@ impl EditBackend for InPlaceEdit<'_> {
     }
 }
 
-/// An edit by copy: the first write copies the block into a draft, which the edit then changes.
+/// The interface through which a filter edits a copy of a block. The filter's first write creates
+/// the copy in a draft.
 struct CopyEdit<'b> {
     old: &'b [u8],
     work: &'b Pool,
-    /// The draft of the copy, and the range of the frame that it covers; `None` before the first
-    /// write.
+    /// The draft that contains the copy, and the range of the frame that is copied; `None` before
+    /// the first write.
     draft: Option<(Draft<'b>, Range<usize>)>,
     made: NewBlock<'b>,
     fragments: bool,
@@ -314,10 +317,10 @@ impl CopyEdit<'_> {
         Some(())
     }
 
-    /// Creates a copy in which `range` can be written. Copies only the range if fragments are
-    /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
-    /// frame. `keep` tells whether the copy contains the old bytes of `range` or zeros. Returns
-    /// `None` if no memory is available.
+    /// Creates a copy of the block in which the filter can write `range`. Copies only the range if
+    /// fragments are accepted, the frame is long and the range is at most half of it; otherwise
+    /// copies the entire frame. `keep` tells whether the old bytes of `range` are copied or
+    /// replaced by zeros. Returns `None` if no memory is available.
     fn create_edit_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
         let long =
             self.old.len() >= FRAGMENTED_FRAME_BYTES_MIN && range.len() <= self.old.len() / 2;

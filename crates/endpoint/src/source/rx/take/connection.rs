@@ -1,9 +1,9 @@
-//! Protection of the user's own SSH connection from expressions that would take its packets.
-//! [CONTRACT 2]
+//! Protection of the user's own SSH connection: an expression after `take` must not select its
+//! packets, because the host would no longer receive them. [CONTRACT 2]
 //!
 //! An environment variable set by sshd describes the connection. Opening the source fails if the
-//! expression matches a segment of that connection. The link-layer addresses of the connection are
-//! unknown, so zero is used.
+//! expression matches a segment of that connection. The link-layer addresses of the segment are
+//! unknown, so the check assumes zero.
 
 use super::routes::Routes;
 use crate::Failure;
@@ -11,8 +11,9 @@ use filter::Arguments;
 use filter::general::bpf::flows;
 use std::net::{IpAddr, SocketAddr};
 
-/// Fails if a source's expression matches segments that the user's SSH connection receives on the
-/// source's interface, in this network namespace.
+/// Fails if a source would take the packets of the user's own SSH connection: the connection uses
+/// the source's interface, in this network namespace, and the source's expression matches its
+/// packets.
 pub fn check_ssh_connection_unmatched(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
     let ours = arguments.text("netns").is_none();

@@ -22,30 +22,32 @@ use wire::link::LinkType;
 
 /// Default number of frame buffers per queue.
 const FRAMES_PER_QUEUE_DEFAULT: u64 = 4096;
-/// Minimum number of frame buffers in total.
+/// Minimum number of frame buffers of an interface whose memory size the request does not set.
 const FRAMES_MIN: u64 = 8192;
-/// Maximum number of frame buffers in total. The buffers also use at most 1/64 of the machine's
-/// memory.
+/// Maximum number of frame buffers of an interface whose memory size the request does not set. Such
+/// buffers also use at most 1/64 of the machine's memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// Divisor for the number of spare frame buffers. A fraction of 1/`SPARE_FRAMES_DIVISOR` of all
-/// frame buffers is reserved for sinks that send from this memory and copy other blocks into it.
+/// Divisor for the number of spare frame buffers. One of `SPARE_FRAMES_DIVISOR` buffers is reserved
+/// for sinks that send from this memory, into which they copy blocks from other memory.
 const SPARE_FRAMES_DIVISOR: usize = 16;
-/// Maximum number of ring entries, and thus of frames that wait for the reader.
+/// Maximum number of entries in a queue's ring. It limits the number of frames that wait for the
+/// source.
 const RING_ENTRIES_MAX: u32 = 1 << 14;
-/// Maximum time to wait for a busy queue. Under load, the kernel frees a queue only some time after
-/// its owner has exited.
+/// Maximum time to wait for a receive queue that another socket still uses. Under load, the kernel
+/// frees a queue only some time after its owner has exited.
 const BUSY_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between attempts to open a busy queue.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum number of receive queues of an interface.
+/// Maximum number of receive queues of an interface from which the source receives frames.
 const QUEUES_MAX: u32 = 256;
 
 /// Arguments for loading the XDP program of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadArguments<'m> {
-    /// Map of the AF_XDP sockets by queue index.
+    /// BPF map that contains the AF_XDP sockets, indexed by receive queue.
     pub sockets: &'m Map,
-    /// Driver function that reads VLAN tags, or `None` if the driver has no such function.
+    /// Parameters for a call of the driver's function that reads the VLAN tag of a frame, or `None`
+    /// if the driver has no such function.
     pub tag_lookup: Option<TagLookup>,
     /// True if the program must accept frames that span several buffers.
     pub accepts_fragments: bool,
@@ -58,10 +60,12 @@ pub type ProgramLoader<'m> = &'m (dyn Fn(&LoadArguments<'_>) -> Result<Program, 
 pub(super) struct TakeParameters<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,
-    /// Size of the memory in bytes. If `None`, the size is derived from the number of queues.
+    /// Size, in bytes, of the memory for frames. If `None`, the size is derived from the number of
+    /// queues.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
-    /// True if the interface may be taken even though the user may need it for other work.
+    /// True if the source may take the frames of an interface on which the user or the host
+    /// depends.
     pub(super) force: bool,
     /// Loader of the XDP program, or `None` for a program that redirects every frame.
     pub(super) loader: Option<ProgramLoader<'a>>,
@@ -88,9 +92,9 @@ pub(super) struct TakeDevice {
     _promiscuous: Option<PacketSocket>,
 }
 
-/// Name of the program in listings.
+/// Name of the XDP program in listings such as `bpftool prog`.
 const PROGRAM_NAME: &str = "streamline_take";
-/// Name of the call in failures.
+/// Verb in failure messages, as in "cannot take from eth0".
 const CALL_TAKE: &str = "take from";
 
 impl TakeDevice {
@@ -167,7 +171,8 @@ impl TakeDevice {
         })
     }
 
-    /// Lends free frame buffers to all receive queues of the interface in equal shares.
+    /// Returns all free frame buffers to the kernel for further frames, in equal shares for the
+    /// receive queues of the interface.
     pub(super) fn lend_buffers(&mut self) -> Result<(), Failure> {
         lend_buffers(&self.frames, &mut self.queues)
             .map_err(|error| system_failure(&self.name, &error))
@@ -181,8 +186,8 @@ impl TakeDevice {
         self.detached
     }
 
-    /// Returns the program's counters, and the number of frames that the kernel dropped for lack of
-    /// room. The number is `None` if the counter of a queue cannot be read.
+    /// Returns the counters of the XDP program, and the number of frames that the kernel dropped
+    /// because a ring was full. The number is `None` if the counter of a queue cannot be read.
     pub(super) fn counters(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;
@@ -199,10 +204,10 @@ impl TakeDevice {
         self.queues.iter().any(|queue| queue.error().is_some())
     }
 
-    /// Returns a note for the user if the driver has no XDP, if frames of queues that were added
-    /// later were delivered to the host, or if the program was detached by another process. Returns
-    /// `None` otherwise. After [`Self::detach`], returns the note recorded when the program was
-    /// detached.
+    /// Returns a note for the user about circumstances that the counters do not show, or `None` if
+    /// there are none: the driver has no XDP, the host received frames of queues that were added
+    /// later, or another process detached the program. After [`Self::detach`], returns the note as
+    /// of that call.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.note_at_detach.clone();
@@ -222,7 +227,7 @@ impl TakeDevice {
     }
 }
 
-/// An error in loading or attaching the XDP program.
+/// Reason why the XDP program could not be loaded or attached.
 enum AttachRefusal {
     Load(LoadError),
     Call(sys::Error),
@@ -240,8 +245,9 @@ impl From<sys::Error> for AttachRefusal {
     }
 }
 
-/// Opens a receiver for each queue. All receivers share the same memory. Returns the memory, the
-/// receivers, and true if packets may span several buffers.
+/// Opens an AF_XDP receiver for each receive queue of the interface with the index `index`. All
+/// receivers share one memory. Returns the memory, the receivers, and true if packets may span
+/// several buffers.
 fn open_queue_receivers(
     parameters: &TakeParameters<'_>,
     index: u32,
@@ -333,8 +339,9 @@ fn check_interface_redirectable(
     Ok(())
 }
 
-/// Fails if the interface carries the default route or, in this process's own network namespace
-/// (`ours`), the SSH connection of the user.
+/// Fails if taking the interface's frames would cut off the host or the user: the default route or,
+/// if `ours` is true, the user's SSH connection uses the interface. `ours` is true if the interface
+/// is in this process's own network namespace.
 fn check_interface_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
     let routes = Routes::read_tables();
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| ours);

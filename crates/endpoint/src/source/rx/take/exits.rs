@@ -2,11 +2,11 @@
 //! edges on which it leaves the program), with the class and the view on each. [SL §5.5, §7.1;
 //! CONTRACT 18]
 //!
-//! A program of Streamline has written the metadata to memory that now belongs to this process. The
-//! metadata consists of a fixed number of *slots*, each of which holds the class and the view on
-//! one exit, followed by the exit number of each slot and a mask of the slots in use. Each frame
-//! becomes one block for each of its exits. Each call to `produce` emits blocks of one edge only.
-//! The blocks of all other edges are pinned and queued in [`Exits`].
+//! The metadata is trusted: a program of Streamline has written it to memory that now belongs to
+//! this process. It consists of a fixed number of *slots*, followed by the exit number of each slot
+//! and a mask of the slots in use. A slot holds the class and the view of the frame on one exit.
+//! Each frame becomes one block for each of its exits. Each call to `produce` emits blocks of one
+//! edge only. The blocks of all other edges are pinned and queued in [`Exits`].
 
 use crate::contract::ArcCounts;
 use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
@@ -16,36 +16,39 @@ use std::collections::VecDeque;
 use sys::xdp::Stamp;
 use wire::link::LinkType;
 
-/// The header with which the frames on an exit begin.
+/// The kind of header with which all frames on an exit begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FirstHeader {
     /// The frames begin with an Ethernet header.
     #[default]
     Link,
-    /// An IP header; the link header has been removed.
+    /// The frames begin with an IP header, because the link header has been removed.
     Packet,
-    /// The frames begin with bytes that are no known header.
+    /// The frames begin with bytes that are not a known header.
     Bytes,
 }
 
-/// Maximum number of slots in the metadata before a frame. Exits share a slot if no frame takes
-/// more than one of them.
+/// Maximum number of slots in the metadata before a frame. Several exits share a slot if no frame
+/// leaves on more than one of them.
 pub const METADATA_SLOTS_MAX: usize = 16;
 /// Size in bytes of a slot, which holds the class and the view on one exit.
 pub const SLOT_SIZE: usize = 8;
-/// Size in bytes of an exit number. The exit numbers of the slots follow all slots.
+/// Size in bytes of an exit number in the metadata. The exit numbers of all slots follow the last
+/// slot.
 pub const EXIT_NUMBER_SIZE: usize = 2;
-/// Size of the fields that follow the exit numbers, in bytes. These fields are aligned to 8 bytes.
+/// Size in bytes of the last part of the metadata, which follows the exit numbers and is aligned to
+/// 8 bytes.
 pub const METADATA_TAIL_SIZE: usize = 24;
 const METADATA_SIZE_MAX: usize = front_size(METADATA_SLOTS_MAX);
 
-/// Returns the size in bytes of the metadata before a frame if the metadata has this many slots.
+/// Returns the size in bytes of the metadata before a frame. `slots` is the number of slots in the
+/// metadata.
 const fn front_size(slots: usize) -> usize {
     metadata_tail_offset(slots) + METADATA_TAIL_SIZE
 }
 
-/// Returns the offset in bytes, from the start of the metadata, of the fields that follow the exit
-/// numbers.
+/// Returns the offset in bytes, within the metadata, of the last fields, which follow the exit
+/// numbers. `slots` is the number of slots in the metadata.
 #[must_use]
 pub const fn metadata_tail_offset(slots: usize) -> usize {
     slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
@@ -59,16 +62,17 @@ pub(super) struct FrameMetadata {
     slots: usize,
 }
 
-/// The class and the view that a frame has on one exit.
+/// A frame's class and view on one exit.
 struct View {
     class: Class,
     from: u32,
-    /// Number of bytes of the frame after the view.
+    /// Number of bytes at the end of the frame that are not in the view.
     bytes_after: u32,
 }
 
 impl FrameMetadata {
-    /// Decodes the metadata, including the frame's stamp. Returns `None` if `bytes` is too short.
+    /// Decodes the metadata before a frame, including the frame's stamp. Returns `None` if `bytes`
+    /// is too short.
     pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
         let mut front = Self { bytes: [0; METADATA_SIZE_MAX], slots };
         let length = front_size(slots);
@@ -110,7 +114,7 @@ impl FrameMetadata {
     }
 }
 
-/// A block that is queued until the blocks of its edge are emitted.
+/// A block that waits in a queue while the source emits blocks of another edge.
 #[derive(Debug)]
 struct QueuedBlock {
     exit: usize,
@@ -118,7 +122,7 @@ struct QueuedBlock {
     pin: Option<SegmentPin>,
 }
 
-/// The exits of a program, with the blocks queued for each edge.
+/// The exits of an XDP program, with the blocks that are queued until their edge is emitted.
 #[derive(Debug)]
 pub(super) struct Exits {
     headers: Vec<FirstHeader>,
@@ -126,7 +130,8 @@ pub(super) struct Exits {
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
-    /// Index of the edge of the blocks returned by the last [`Self::take_queued_blocks`].
+    /// Index of the edge to which the blocks that [`Self::take_queued_blocks`] last returned
+    /// belong.
     pub(super) edge: usize,
 }
 
@@ -156,8 +161,8 @@ impl Exits {
         self.waiting.len()
     }
 
-    /// Queues one block for each of the frame's exits. The frame is at `place` in `dbuf`, and
-    /// `head` contains its first bytes.
+    /// Queues one block for each exit of a frame. `front` is the frame's metadata, `place` is its
+    /// location in `dbuf`, and `head` contains its first bytes.
     pub(super) fn queue_frame(
         &mut self,
         front: &FrameMetadata,
@@ -179,8 +184,9 @@ impl Exits {
         }
     }
 
-    /// Moves queued blocks of one edge to `into` until `into` contains `room` blocks, and sets
-    /// [`Self::edge`]. Pins the blocks that remain queued.
+    /// Moves queued blocks to `into`, as long as they belong to the same edge as the first and
+    /// `into` contains fewer than `room` blocks. Stores the index of the edge in [`Self::edge`].
+    /// Pins the blocks that remain queued.
     pub(super) fn take_queued_blocks(
         &mut self,
         room: usize,
@@ -241,7 +247,8 @@ fn find_pool(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
 }
 
 impl FirstHeader {
-    /// Returns the link type of a frame that begins with this header.
+    /// Returns the link type of `frame`, which begins with this header. An IP header determines the
+    /// version of IP.
     fn link_type(self, frame: &[u8]) -> u16 {
         match self {
             Self::Link => LinkType::ETHERNET.0,

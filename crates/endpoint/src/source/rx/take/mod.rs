@@ -47,8 +47,8 @@ struct TakeSource {
     origin: u16,
     pieces: Vec<XdpDescriptor>,
     entries: Vec<Entry>,
-    /// Exits of the program if it classifies frames, or `None` if it redirects all frames
-    /// unclassified.
+    /// Exits of the XDP program, with their queued blocks; `None` if the program does not classify
+    /// frames but redirects all of them.
     exits: Option<Exits>,
     reassembly: Reassembly,
     pause: PollPause,
@@ -61,7 +61,8 @@ struct TakeSource {
     closed: bool,
 }
 
-/// A packet that spans several buffers, with the bytes that have been received so far.
+/// State for reassembling a packet that spans several buffers: the bytes that have been received so
+/// far.
 #[derive(Debug, Default)]
 struct Reassembly {
     bytes: Vec<u8>,
@@ -76,10 +77,9 @@ pub(super) fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failu
     Ok(Box::new(TakeSource::open(opening, None)?))
 }
 
-/// Opens a source that takes the frames redirected by the program that `loader` loads. `headers`
-/// contains, for each exit of the program, the header with which its frames begin. `slots` is the
-/// number of metadata slots that the program writes before each frame (see `exits`); exits share a
-/// slot if no frame takes more than one of them.
+/// Opens a source that takes the frames which an XDP program redirects. `loader` loads the program.
+/// `headers` contains, for each exit of the program, the header with which its frames begin.
+/// `slots` is the number of metadata slots that the program writes before each frame (see `exits`).
 pub fn open_with_program(
     opening: &OpenArguments<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
@@ -222,9 +222,9 @@ impl Source for TakeSource {
 }
 
 impl TakeSource {
-    /// Receives packets from each queue in turn: at most an equal share of the intake's room, plus
-    /// the remaining buffers of a packet whose first buffer has been received. Stops at a
-    /// reassembled packet that cannot be emitted yet.
+    /// Receives packets from all queues in turn. Each queue gets at most an equal share of the
+    /// intake's room; only the remaining buffers of a packet that has been received in part may
+    /// exceed it. Stops at a reassembled packet that cannot be emitted yet.
     fn receive_packets(&mut self, intake: &Intake<'_>, clock: &WallClock) -> Result<(), Failure> {
         let room = intake.room().saturating_sub(self.pending_block_count());
         let share = room.div_ceil(self.device.queues.len().max(1));
@@ -267,8 +267,8 @@ impl TakeSource {
             .map_err(|error| Failure::new("take from", &self.device.name, error))
     }
 
-    /// Converts one buffer of a packet into a frame or part of a frame. A buffer usually holds the
-    /// entire packet.
+    /// Adds one received buffer: as a frame, if the buffer holds an entire packet, which is usual,
+    /// and otherwise as a part of the packet that is being reassembled.
     fn add_packet_buffer(
         &mut self,
         piece: XdpDescriptor,
@@ -342,7 +342,8 @@ impl TakeSource {
         self.reassembly.is_complete = false;
     }
 
-    /// Converts a complete frame into one block, or into one block for each of the frame's exits.
+    /// Converts a complete frame at `at` into one block, or into one block for each of the frame's
+    /// exits. `head` contains the first bytes of the frame.
     fn add_frame(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.reassembly.time);
         match (&mut self.exits, &self.reassembly.front) {
@@ -389,9 +390,8 @@ impl TakeSource {
         Ok(SourceStatus::Wait { until, readable: true })
     }
 
-    /// Discards the packets left in the rings and the queued blocks, and counts them as unread on
-    /// their exits. Returns the number of these packets and blocks, plus 1 if a reassembled packet
-    /// has not been emitted.
+    /// Discards all packets that have not been emitted: those in the rings, the queued blocks, and
+    /// a reassembled packet. Counts them as unread on their exits. Returns their number.
     fn count_unread(&mut self) -> u64 {
         let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
@@ -426,7 +426,7 @@ impl TakeSource {
     }
 }
 
-/// Conversion from the monotonic clock to the time of day.
+/// A converter from monotonic time to the time of day.
 struct WallClock {
     real: Time,
     /// Time of day minus monotonic time, modulo 2⁶⁴.
@@ -439,15 +439,15 @@ impl WallClock {
         Self { real, offset: real.wrapping_sub(sys::clock::monotonic_ns()) }
     }
 
-    /// Converts a monotonic time to the time of day. Converts `None` to the time of day at which
-    /// the clocks were measured.
+    /// Converts a monotonic time to the time of day. For `None`, returns the time of day at which
+    /// this value was created.
     fn time_of_day(&self, stamp: Option<Time>) -> Time {
         stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.offset))
     }
 }
 
-/// Reads the stamp that the program has written before a frame. Returns the default stamp if
-/// `before` is `None` or too short.
+/// Reads the stamp that an XDP program has written to the bytes before a frame. Returns the default
+/// stamp if there are no such bytes, or too few.
 fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }

@@ -9,7 +9,7 @@
 
 use filter::Time;
 
-/// Maximum pause in nanoseconds: half of the default maximum latency of a block.
+/// Maximum length of a pause in nanoseconds: half of the latency that a block may have by default.
 const PAUSE_MAX_NS: Time = 500_000;
 /// Divisor that limits a pause: the frames expected during a pause fill at most the capacity of a
 /// queue divided by this number.
@@ -69,8 +69,8 @@ impl PollPause {
 mod tests {
     use super::*;
 
-    /// Returns the length, in microseconds, of the pause that follows `frames` frames received in
-    /// `us` microseconds, or `None` if no pause is made.
+    /// Returns the length, in microseconds, of the pause after `frames` frames have been received
+    /// in `us` microseconds, or `None` if there is no pause.
     fn pause_after(pause: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = pause.last_empty + us * 1000;
         pause.count_received_frames(frames);

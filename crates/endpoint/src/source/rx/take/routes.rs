@@ -1,5 +1,6 @@
-//! Routing table of the host. The table identifies the interfaces that must not be taken by
-//! accident: those of the default route and of the user's own connection. (CONTRACT 2)
+//! Routing table of the host. The table identifies interfaces whose frames the user must not take
+//! from the host by accident: those of the default route and of the user's own connection.
+//! (CONTRACT 2)
 //!
 //! The names of these interfaces are derived from the tables in `/proc/net` and from the
 //! environment variable that sshd sets. A table that cannot be read counts as empty, and then
