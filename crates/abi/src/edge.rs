@@ -37,9 +37,9 @@ pub const EDGES_MAX: usize = 4;
 /// An end of a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PipeEnd {
-    /// The program reads from the pipe.
+    /// The program has the reading end of the pipe.
     Reads,
-    /// The program writes to the pipe.
+    /// The program has the writing end of the pipe.
     Writes,
 }
 

@@ -126,8 +126,8 @@ pub struct Marks {
     pub transport: u16,
     /// Offset of the layer 4 payload in bytes.
     pub payload: u16,
-    /// Sequence number of the block among all blocks that are distributed to a filter's replicas
-    /// ([`Marks::with_seq`]). Used only in rings to and from the replicas.
+    /// Sequence number of the block among all blocks that the dispatcher distributes to a filter's
+    /// replicas ([`Marks::with_seq`]). Used only in rings to and from the replicas.
     seq: u32,
     /// A number whose meaning depends on the ring. In a ring to a replica, it is 1 for the last
     /// block of a batch, otherwise 0. In a ring from a replica, it is 0 until the replica shuts
@@ -190,10 +190,10 @@ impl Marks {
         Self { seq, last: last as u32, ..self }
     }
 
-    /// Returns the marks of a block that leaves a replica. Until the replica shuts down, `step` is
+    /// Returns the marks of a block that leaves a replica. Before the replica shuts down, `step` is
     /// 0 and `seq` is the number from [`Marks::with_seq`]. During the shutdown, each filter of the
-    /// replica's chain emits its last blocks. `step` is then the position of this filter in the
-    /// chain, counted from 1, and `seq` is the rank of the block's session.
+    /// replica's chain emits its last blocks. For such a block, `step` is the position of the
+    /// filter in the chain, counted from 1, and `seq` is the rank of the block's session.
     #[inline]
     #[must_use]
     pub const fn with_end_step(self, seq: u32, step: u32) -> Self {
@@ -252,7 +252,7 @@ impl Marks {
 pub struct Entry {
     /// Rich pointer to the block's view.
     pub pointer: RichPointer,
-    /// Time, session, origin and flags of the block.
+    /// Metadata of the block: time, session, origin and flags.
     pub context: BlockMetadata,
     /// Extent and layers of the frame that contains the view.
     pub marks: Marks,

@@ -148,8 +148,9 @@ pub struct RecordHeader {
     /// Kind of the record: [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`]
     /// or [`RecordHeader::CUT`].
     pub kind: u32,
-    /// Number of blocks put before this block, from which a lapped reader computes its loss. In a
-    /// switch, the number of the next segment; in a cut, the new capacity in bytes.
+    /// A number whose meaning depends on the kind of the record. In a block, it is the number of
+    /// blocks put before this block, from which a lapped reader computes its loss. In a switch, it
+    /// is the number of the next segment; in a cut, the new capacity in bytes.
     pub sequence: u64,
 }
 

@@ -32,7 +32,8 @@ const OWNER_CHANGING: u64 = 2;
 /// Owner number of the thread with the first record. Threads with later records have consecutive
 /// numbers.
 const FIRST_OWNER: u64 = 3;
-/// Number of a thread without a record, which never becomes an owner.
+/// Value that takes the place of an owner number in a thread without a [`Record`]. Such a thread
+/// never becomes an owner.
 const NO_RECORD: u64 = u64::MAX;
 
 /// Number of owner changes after which the lock becomes shared. Each change costs a few
@@ -42,7 +43,7 @@ const HANDOVERS_MAX: u32 = 8;
 /// `streamline_splice` holds two, and a signal handler that interrupts the call may take more.
 const HELD_LOCKS_MAX: usize = 4;
 
-/// The record of a thread: the locks that the thread, as their owner, holds at the moment.
+/// The record of one thread: the locks that this thread owns and holds at the moment.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Record {
@@ -77,7 +78,8 @@ unsafe impl<T: Send> Sync for BiasedLock<T> {}
 /// Exclusive access to the value of a [`BiasedLock`] until dropped.
 pub struct BiasedGuard<'a, T> {
     lock: &'a BiasedLock<T>,
-    /// The entry with the lock's address in the record of its owner; `None` if the lock is shared.
+    /// Entry in the owner's [`Record`] that holds the address of the lock; `None` if the lock is
+    /// shared.
     held: Option<&'a AtomicU64>,
     /// Marker that makes the guard `!Send`, because it uses the record of the thread that took the
     /// lock.
@@ -132,9 +134,9 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Acquires a shared lock. If the lock is not shared, this thread becomes the owner, or the
-    /// lock becomes shared after too many changes of owner. The caller must then try again. Changes
-    /// nothing while the lock is held, or while another thread is replacing the owner.
+    /// Acquires the lock if it is shared. Otherwise, this thread becomes the owner of the lock or,
+    /// after too many changes of owner, the lock becomes shared; the caller must then try again.
+    /// Changes nothing while the lock is held, or while another thread is replacing the owner.
     #[cold]
     fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowLockResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);

@@ -21,13 +21,14 @@ use crate::atomic::{Ordering, fence};
 /// A control word of a ring of bytes, in memory that the writer and the reader share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingWord {
-    /// Number of bytes that the writer has written.
+    /// Number of bytes that the writer has written into the ring so far.
     Written,
-    /// Number of bytes that the reader has taken.
+    /// Number of bytes that the reader has taken from the ring so far.
     Taken,
-    /// 1 while the reader waits for bytes.
+    /// 1 while the reader waits for bytes, otherwise 0.
     ReaderWaits,
-    /// Number of taken bytes for which the writer waits; 0 while it does not wait.
+    /// Number of bytes that the reader must have taken before it notifies the waiting writer; 0
+    /// while the writer does not wait.
     RoomWanted,
 }
 
@@ -40,8 +41,8 @@ pub trait RingWordAccess {
 }
 
 impl RingWord {
-    /// Returns the offset of the word in memory that both sides share. Each word has its own
-    /// cache line.
+    /// Returns the byte offset of the word in the memory that writer and reader share. Each word
+    /// has its own cache line.
     #[must_use]
     pub const fn offset(self) -> usize {
         match self {
@@ -159,7 +160,7 @@ impl<W: RingWordAccess> ByteRingWriter<W> {
     }
 }
 
-/// The result of reading a notification from the socket of a ring.
+/// The result of reading a notification from the socket that a ring's writer and reader share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notification {
     /// A notification was read from the socket.
@@ -170,10 +171,10 @@ pub enum Notification {
     Closed,
 }
 
-/// The state of a ring as its reader sees it.
+/// The state of a ring of bytes as its reader sees it: bytes to read, none yet, or the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReaderState {
-    /// Number of bytes that are available to read.
+    /// The reader can take this number of bytes.
     Bytes(usize),
     /// Nothing is available, and the writer will send a notification.
     Empty,

@@ -94,7 +94,7 @@ impl ForeignBlockReader {
         Self::from_walk(RecordWalk::new(side))
     }
 
-    /// Returns the internal state of this reader, which a stream around the ring uses to read
+    /// Returns the internal state of this reader, with which a stream that wraps the ring reads
     /// blocks.
     pub(crate) const fn walk(&mut self) -> &mut RecordWalk {
         &mut self.0

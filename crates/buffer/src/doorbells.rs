@@ -48,7 +48,7 @@ impl Doorbells {
         Self { ends: std::mem::take(&mut self.ends), departed: self.departed.clone() }
     }
 
-    /// Returns the shared flags of departed readers.
+    /// Returns a shared reference to the flags of the readers that have departed.
     #[must_use]
     pub const fn departed(&self) -> &Arc<DepartedReaders> {
         &self.departed

@@ -41,7 +41,8 @@ pub enum Fault {
     Poisoned {
         /// Position that the other party has published.
         published: u64,
-        /// Position of this party in the ring, which shows that `published` is impossible.
+        /// Position of this party in the ring. The position `published` is impossible because it
+        /// contradicts this one.
         own: u64,
     },
     /// The ring contains an invalid record from a broken or hostile writer. The ring is poisoned,
@@ -75,7 +76,7 @@ pub enum Fault {
     Forbidden {
         /// Dbuf to which the pointer refers.
         dbuf: DbufId,
-        /// User ID of this process, as reported to the owner.
+        /// User ID of this process, as the owner of the dbuf received it from the kernel.
         uid: u32,
     },
     /// A pointer refers to a dbuf that is not mapped, and its owner has exited.
@@ -111,8 +112,8 @@ pub enum Fault {
     },
 }
 
-/// Returns the reason why a dbuf was not mapped. The text is the predicate in the message of
-/// [`Fault::Unmapped`], whose subject is the dbuf.
+/// Returns the reason why a dbuf was not mapped, as a part of a sentence. In the message of
+/// [`Fault::Unmapped`], it follows the id of the dbuf.
 fn unmapped_reason(errno: i32) -> String {
     match errno {
         0 => "lacks the required seals or size, and was not mapped".to_owned(),

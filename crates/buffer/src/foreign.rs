@@ -79,8 +79,8 @@ fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     unsafe { copy_bytes(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// Copies `bytes` into the words, beginning at word `first`. Pads the last word with zeros, and
-/// drops bytes beyond the end of the words.
+/// Copies `bytes` into the elements of `words` from index `first` on. Pads the last word with
+/// zeros, and drops bytes beyond the end of `words`.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]

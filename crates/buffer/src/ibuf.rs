@@ -22,7 +22,7 @@ mod bare;
 pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
     Pointer,
-    /// The pointer and the metadata: 32 bytes.
+    /// The rich pointer of the block and its metadata: 32 bytes.
     Context,
     /// The pointer, the metadata and the marks: 64 bytes, one cache line.
     #[default]
@@ -80,9 +80,9 @@ pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
 pub struct PushResult {
     /// Number of entries put into the ring. They are the first of the pushed entries.
     pub put: usize,
-    /// Number of remaining entries that were dropped and counted ([`Policy::DropNew`]). Under
-    /// [`Policy::Block`] the number is 0, and the caller waits and pushes the remaining entries
-    /// again.
+    /// Number of the remaining entries that the ring dropped and counted ([`Policy::DropNew`]).
+    /// Under [`Policy::Block`] the number is 0, and the caller waits and pushes the remaining
+    /// entries again.
     pub dropped: usize,
 }
 
@@ -482,8 +482,8 @@ impl<'s> EntrySlots<'s> {
     }
 
     /// Loads the words of consecutive entries, beginning with the entry at position `from`, and
-    /// passes them to `put`. Each call gets the next element of `places` along with the entry. Ends
-    /// with `places`, and after at most one lap.
+    /// calls `put` for each entry. Each call also gets the next element of `places`. Ends when
+    /// `places` has no more elements, or after one lap.
     #[inline]
     fn load_entries<const N: usize, P>(
         self,

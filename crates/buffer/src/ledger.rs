@@ -12,7 +12,7 @@ pub struct WriterCounts {
     pub bytes: u64,
     /// Blocks dropped because the ring was full ([`crate::Policy::DropNew`]).
     pub dropped: u64,
-    /// Bytes of the dropped blocks.
+    /// Number of bytes in the dropped blocks.
     pub dropped_bytes: u64,
 }
 

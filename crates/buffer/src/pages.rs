@@ -128,7 +128,7 @@ pub fn facts() -> &'static PageFacts {
 }
 
 impl fmt::Display for PageChoice {
-    /// Formats the choice in the form that `explain` prints.
+    /// Formats the kind and the placement of the pages as `explain` prints them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.pages {
             PageKind::Small => "small pages",
@@ -222,8 +222,8 @@ mod tests {
         println!("here 1 MB are {}; {:?}", PageChoice::for_this_machine(MB), facts());
     }
 
-    /// Returns true if pages of the file were allocated before any write, which means that the
-    /// machine has reserved huge pages.
+    /// Returns true if the pages of a file are reserved huge pages, which the kernel allocates
+    /// before the first write.
     fn has_reserved_pages(file: &Memfd) -> bool {
         file.resident().unwrap() > 0
     }

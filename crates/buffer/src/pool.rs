@@ -206,7 +206,7 @@ impl Pool {
         self.memory.file()
     }
 
-    /// Returns the size in bytes of all slots that have memory, used or not.
+    /// Returns the total size in bytes of all slots that have memory, including unused ones.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         (self.populated.get() * self.memory.segment_size()) as u64

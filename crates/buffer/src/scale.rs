@@ -87,7 +87,8 @@ impl ScalingParameters {
 
     /// Returns parameters for rings of pointers within one process, with sizes from `least` to
     /// `most` bytes. The size depends only on the pressure, and not on the processors of the writer
-    /// and the reader: the caches matter little, because only entries cross (decision 0093).
+    /// and the reader: the caches matter little, because only the entries, not the blocks, pass
+    /// through the ring (decision 0093).
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);
@@ -147,12 +148,13 @@ pub enum SidePlacement {
     DifferentProcessors,
 }
 
-/// The measurements of one round.
+/// The measurements of a ring in one round, which ends when the writer reaches the end of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RoundMeasurements {
     /// Size of the ring in bytes.
     pub capacity: usize,
-    /// Distance in bytes between the writer and the slowest reader when the writer wrapped.
+    /// Distance in bytes between the writer and the slowest reader at the moment when the writer
+    /// reached the end of the ring.
     pub distance: usize,
     /// True if the writer found the ring full in this round.
     pub was_full: bool,
@@ -195,7 +197,7 @@ pub enum SizeReason {
 pub struct SizeDecision {
     /// Size of the ring in bytes after the decision; may equal the previous size.
     pub capacity: usize,
-    /// Reason for this size.
+    /// Reason why the ring gets this size.
     pub why: SizeReason,
 }
 
@@ -212,10 +214,11 @@ pub struct SizingState {
     /// Measurements of the last round, and the decision that followed them. `None` before the end
     /// of the first round.
     pub last: Option<(RoundMeasurements, SizeDecision)>,
-    /// Measurements of the last round after which the size changed, and the decision that followed
-    /// them. `None` if the size has not changed.
+    /// Measurements of the last round after which the size of the ring changed, and the decision
+    /// that followed the round. `None` if the size has not changed.
     last_change: Option<(RoundMeasurements, SizeDecision)>,
-    /// Number of the first round in which the ring may shrink again, after it was full.
+    /// Number of the round from which on the ring may shrink again. Until then it may not, because
+    /// it was full recently.
     shrinkable_from_round: u64,
     /// Number of rounds for which the ring may not shrink after it was full. Doubles if the ring is
     /// full again after it has shrunk.

@@ -233,9 +233,9 @@ pub enum Refusal {
     Size {
         /// Name of the file: geometry, ring, reader's page, shared region, or table of a state.
         part: &'static str,
-        /// Actual size in bytes.
+        /// Actual size of the file in bytes.
         is: usize,
-        /// Expected size in bytes.
+        /// Size that the file should have, in bytes.
         should: usize,
     },
     /// The geometry in the offer is invalid, or belongs to another kind of ring. Contains the

@@ -211,7 +211,8 @@ impl Doorbell {
         }
     }
 
-    /// Models the kernel's futex, in which reading the word and falling asleep are one step.
+    /// Sleeps as the kernel's futex does in a model: reading the word and falling asleep are one
+    /// step.
     #[cfg(loom)]
     fn wait(&self, ticket: SleepTicket, _limit: Option<Duration>) {
         let guard = self.sleepers.0.lock().unwrap();

@@ -30,7 +30,7 @@ struct Slot {
     leases: AtomicU64,
 }
 
-/// Segment number that marks a slot as free.
+/// Number that stands for a segment number in a free slot.
 pub(crate) const FREE: u64 = u64::MAX;
 
 impl Slots {

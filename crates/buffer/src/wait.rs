@@ -44,10 +44,10 @@ impl Sleeper {
 /// soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// More publications follow immediately, and the last of them is notified with `More` or
-    /// `Last`. Wakes a sleeper whose threshold is reached. Omits the fence, which would stall the
-    /// writer until it owns all cache lines just written. A party that falls asleep at this moment
-    /// may therefore go unnoticed until the next notification.
+    /// More publications follow immediately, and the last of them has the urgency `More` or `Last`.
+    /// Wakes a sleeper whose threshold is reached. Omits the fence, which would stall the writer
+    /// until it owns all cache lines just written. A party that falls asleep at this moment may
+    /// therefore go unnoticed until the next notification.
     Flow,
     /// More publications may follow. Wakes a sleeper whose threshold is reached.
     More,
@@ -73,8 +73,8 @@ pub enum ReadUntilMark {
 pub enum WaitResult {
     /// There is something to read, the stream has ended, or there is room to write.
     Ready,
-    /// The wait ended for another reason: the time limit, a signal, a spurious wake-up, or another
-    /// descriptor that became readable.
+    /// The wait ended for another reason: the time limit, a signal, a spurious wake-up, or the
+    /// readiness of another descriptor.
     NotReady,
 }
 
@@ -89,7 +89,8 @@ pub enum BlockRead {
     End,
 }
 
-/// The state of a party that wakes a sleeper: the sleep count for which it has last notified.
+/// The state of a party that wakes a sleeper: the sleep count of the sleeper for which this party
+/// has last sent a notification.
 #[derive(Debug, Default)]
 pub struct Notifier {
     notified: u64,

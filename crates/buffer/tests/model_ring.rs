@@ -46,7 +46,7 @@ fn entry_number(entry: &Entry) -> u64 {
     number
 }
 
-/// Reads until the ring is finished. Returns all numbers.
+/// Reads all entries until the ring is finished. Returns the numbers of the entries.
 fn drain(reader: &mut PointerReader) -> Vec<u64> {
     let mut received = Vec::new();
     let mut out = [Entry::default(); 2];

@@ -30,8 +30,8 @@ fn unique_name(of: &str) -> String {
     format!("names-{}-{of}", std::process::id())
 }
 
-/// Starts the other process in a role for a name. Returns `None`, after reporting a skip, if this
-/// machine does not allow that.
+/// Starts the other process, which runs the test code for `role` with the stream or region called
+/// `name`. Returns `None`, after reporting a skip, if this machine does not allow that.
 fn start_in_role(role: &str, name: &str) -> Option<OtherUserProcess> {
     OtherUserProcess::start(&format!("{role} {name}"))
 }

@@ -63,8 +63,8 @@ fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// Runs a round in which the other process reads and is killed. Another reader in this process
-/// receives every byte. Returns `None` if the other process cannot be started.
+/// Runs one round of the soak test, in which the other process reads and is killed. Another reader
+/// in this process receives every byte. Returns `None` if the other process cannot be started.
 fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("read", step)?;
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
@@ -91,8 +91,8 @@ fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// Runs a round in which the other process takes over the stream and is killed. Returns `None` if
-/// the other process cannot be started.
+/// Runs one round of the soak test, in which the other process takes over the stream and is killed.
+/// Returns `None` if the other process cannot be started.
 fn run_successor_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("take over", step)?;
     let (mut output, mut offers) = stream(&stream_config(1)).unwrap();

@@ -83,7 +83,7 @@ pub(crate) struct Writer {
     pub(crate) room: Option<ReservedRoom>,
 }
 
-/// A region, and the position of the next read or write.
+/// A region of shared memory, with the position of the next read or write.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) memory: SharedRegion,
@@ -108,8 +108,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Asks the writer for a notification of new bytes through the descriptor, and returns false.
-    /// If there are unread bytes, makes no request and returns true.
+    /// Asks the writer to notify this end through its descriptor when new bytes arrive, and returns
+    /// false. If there are unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;

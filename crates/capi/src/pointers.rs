@@ -87,8 +87,8 @@ impl PointerReader {
         &mut self.input
     }
 
-    /// Asks the writer for a notification of new bytes through the descriptor, and returns false.
-    /// If there are unread bytes, makes no request and returns true.
+    /// Asks the writer to notify this end through its descriptor when new bytes arrive, and returns
+    /// false. If there are unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Outcome<bool> {
         let something = self.input.listen()? == WaitResult::Ready;
         if something {

@@ -21,20 +21,21 @@ static END_TABLE: [Entry; TABLE_ENTRY_COUNT] = [const { BiasedLock::new(None) };
 pub(crate) struct LockedEntry(BiasedGuard<'static, Option<Box<End>>>);
 
 impl LockedEntry {
-    /// Returns the end, or `None` if the entry is empty.
+    /// Returns the end in this entry of the table, or `None` if the entry is empty.
     #[inline]
     pub(crate) fn end(&mut self) -> Option<&mut End> {
         self.0.as_deref_mut()
     }
 
-    /// Returns the end. Fails if the entry, whose descriptor number is `number`, is empty.
+    /// Returns the end in this entry of the table. Fails if the entry is empty. `number` is the
+    /// entry's descriptor number, for the error.
     #[inline]
     pub(crate) fn require_end(&mut self, number: i32) -> Outcome<&mut End> {
         self.end().ok_or_else(|| not_an_end_error(number))
     }
 
-    /// Removes the end from the table, and clears the owner of the entry's lock. Returns `None` if
-    /// the entry is empty.
+    /// Removes the end that this entry of the table contains, and clears the owner of the entry's
+    /// lock. Returns `None` if the entry is empty.
     pub(crate) fn take(mut self) -> Option<Box<End>> {
         let end = self.0.take();
         self.0.release_ownership();
@@ -48,7 +49,7 @@ impl LockedEntry {
         self.0.release_ownership();
     }
 
-    /// Stores an end under this number.
+    /// Stores an end in this entry of the table.
     pub(crate) fn put(&mut self, end: End) {
         *self.0 = Some(Box::new(end));
     }

@@ -41,7 +41,7 @@ pub enum DirectoryError {
         .directory.display()
     )]
     Unsafe {
-        /// Path of the refused directory.
+        /// Path of the directory that the daemon refuses to use.
         directory: PathBuf,
         /// Reason why the directory is unsafe, as a clause for the user.
         why: String,

@@ -38,10 +38,10 @@ pub(crate) struct DbufIdRanges {
     file: Option<File>,
     next: u32,
     by_user: BTreeMap<u32, u32>,
-    /// Process ids of the processes to which this daemon has allocated ranges.
+    /// Ids of the processes to which this daemon has allocated ranges of dbuf ids.
     holders: BTreeSet<i32>,
-    /// True if an earlier daemon has allocated ids, as the file shows. Processes that still run may
-    /// use these ids.
+    /// True if an earlier daemon has allocated dbuf ids, as the file shows. Processes that are
+    /// still running may use these ids.
     continues: bool,
 }
 

@@ -27,7 +27,7 @@ pub enum AsmError {
     },
     /// A label is bound twice, or bound before a jump that refers to it.
     ReboundLabel {
-        /// Slot of the second binding or of the jump.
+        /// Slot of the second binding of the label, or of the jump that follows the binding.
         at: usize,
     },
     /// The distance of a jump exceeds 32,767 slots.

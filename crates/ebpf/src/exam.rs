@@ -20,21 +20,21 @@ use crate::emit::Outcome;
 use crate::interpret::{Fault, Machine, Packet, Tag};
 use crate::program::{Hook, Program};
 
-/// A judge's ruling on one packet.
+/// The ruling of a judge, an implementation of a twin's decisions, on one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TwinVerdict {
-    /// The program ran and returned an answer.
+    /// The implementation returned an answer for the packet.
     Answered {
         /// Class of the answer, or [`Outcome::Unsure`].
         outcome: Outcome,
-        /// Increase of each of the program's counters by this packet.
+        /// Amount by which this packet increased each of the program's counters.
         counted: Vec<u64>,
         /// Frame after the program's edits, with inline tags; `None` if the program edits no
         /// frames.
         frame: Option<Vec<u8>>,
     },
-    /// The judge cannot run on this packet, for the reason given. For example, the kernel's test
-    /// run accepts no frame below 14 bytes.
+    /// The implementation cannot run on this packet, for the reason given. For example, the
+    /// kernel's test run accepts no frame below 14 bytes.
     Refused(String),
     /// The program faulted or could not run, for the reason given.
     Broken(String),
@@ -44,19 +44,20 @@ pub enum TwinVerdict {
 pub trait TwinRunner {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
-    /// Runs the implementation on a packet, and returns its ruling.
+    /// Runs this judge's implementation on a packet, and returns the ruling.
     fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict;
-    /// Returns the states of the filters, in the order of the program's maps, or `None` if this
-    /// judge cannot read them.
+    /// Returns the states of the filters after the packets so far, in the order of the program's
+    /// maps. Returns `None` if this judge cannot read them.
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Replaces the filter states of this judge with those of a twin that was unsure, as the user
-    /// implementation does when it receives the block.
+    /// Replaces the filter states of this judge with those of a twin that was unsure about the last
+    /// packet. The user implementation likewise continues with the twin's state when it receives
+    /// the block.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
-/// A judge that runs a program in the interpreter.
+/// A judge in an exam that decides about packets by running a program in the interpreter.
 #[derive(Debug)]
 pub struct Interpreter<'p> {
     program: &'p Program,
@@ -64,13 +65,13 @@ pub struct Interpreter<'p> {
 }
 
 impl<'p> Interpreter<'p> {
-    /// Creates a judge for this program, which must be finished with
+    /// Creates a judge that runs this program. The program must be finished with
     /// [`ReturnConversion::Answer`](crate::emit::ReturnConversion::Answer).
     pub fn new(program: &'p Program) -> Self {
         Self { program, machine: Machine::for_program(program) }
     }
 
-    /// Makes `skb_pull_data` fail in the judge's runs, as if memory had run out.
+    /// Makes `skb_pull_data` fail whenever this judge runs the program, as if memory had run out.
     #[must_use]
     pub fn with_failing_pull_data(mut self) -> Self {
         self.machine.lacks_memory = true;
@@ -154,31 +155,33 @@ pub fn decode_counters(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// The numbers of packets in an exam, by the judges' rulings.
+/// The totals of an exam, in which several judges (implementations of a twin's decisions) rule on
+/// the same packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExamTotals {
-    /// Number of packets on which the judges agree.
+    /// Number of packets on which all judges agree.
     pub packets: u64,
-    /// Number of these packets that were answered with a class other than 0.
+    /// Number of packets to which a judge gave a class other than 0.
     pub answered: u64,
-    /// Number of these packets that the reference answered while the twins were unsure. An
-    /// exam should limit this number, because a twin that is always unsure agrees with every judge.
+    /// Number of packets that the reference answered while the twins were unsure. An exam should
+    /// limit this number, because a twin that is always unsure agrees with every judge.
     pub unsure: u64,
-    /// Number of these packets that at least one judge refused while the others agreed.
+    /// Number of packets on which at least one judge could not run while the others agreed.
     pub refused: u64,
 }
 
-/// The first packet on which judges disagree, or filter states that differ at the end.
+/// The first packet on which the judges of an exam disagree, or filter states that differ after the
+/// last packet.
 #[derive(Clone, Debug)]
 pub struct Disagreement {
     /// All bytes of the packet; empty if only the states differ.
     pub packet: Vec<u8>,
     /// Length in bytes of the linear part of the packet; 0 if only the states differ.
     pub linear: usize,
-    /// Each judge's name and ruling; empty if only the states differ.
+    /// Name and ruling of each judge; empty if only the filter states differ.
     pub rulings: Vec<(String, TwinVerdict)>,
-    /// For each judge, the states of the filters, if the judges agreed on every packet but their
-    /// states differ at the end; otherwise empty.
+    /// For each judge, the states of the filters after the last packet, if they differ although the
+    /// judges agreed on every packet; otherwise empty.
     pub states: Vec<Vec<Vec<u8>>>,
 }
 

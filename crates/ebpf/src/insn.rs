@@ -112,7 +112,7 @@ pub mod mode {
     pub const MEM: u8 = 0x60;
     /// Memory load with sign extension.
     pub const MEMSX: u8 = 0x80;
-    /// Mode of an atomic operation, which `imm` selects.
+    /// Mode of an atomic operation. The `imm` field selects the operation.
     pub const ATOMIC: u8 = 0xc0;
 }
 
@@ -343,7 +343,7 @@ pub enum Helper {
     NetnsCookie = 122,
     /// Helper `(ring, data, size, flags) → 0 or an error`.
     RingbufOutput = 130,
-    /// Helper `(ring, flags) → the ring's counter that the flags select`.
+    /// Helper `(ring, flags) → a property of the ring`, which the flags select.
     RingbufQuery = 134,
     /// Helper `(ctx) → frame length in bytes, including fragments`.
     XdpBuffLen = 188,

@@ -84,7 +84,7 @@ impl FilterSpan {
 /// code that surrounds the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeOwner {
-    /// First instruction slot of the code.
+    /// First instruction slot of the range of code.
     pub from: usize,
     /// Index into `Program::filters`; `None` for code that belongs to no filter.
     pub filter: Option<usize>,
@@ -99,8 +99,8 @@ pub struct MapSpec {
     pub value_size: u32,
     /// True if user space maps the value into memory instead of reading it with system calls.
     pub mappable: bool,
-    /// Index into `Program::filters` of the filter whose private session is the value of the map,
-    /// as plain data; `None` for other maps.
+    /// Index into `Program::filters` of the filter whose private session is kept in this map, as
+    /// plain bytes; `None` for other maps.
     pub state_of: Option<usize>,
     /// Number of programs in a program array for tail calls, which is the length of
     /// `Program::tails`; 0 for any other map.
@@ -120,7 +120,8 @@ impl MapSpec {
 pub struct TailProgram {
     /// Instructions of the continuation, in which maps are identified by number.
     pub code: Vec<Insn>,
-    /// Source map of the continuation, in ascending order of slots.
+    /// Source map of the continuation, in ascending order of slots: the filter to which each range
+    /// of code belongs.
     pub source: Vec<CodeOwner>,
 }
 
@@ -150,12 +151,13 @@ pub struct Program {
     pub counters: Vec<Counter>,
     /// The filters that contributed code.
     pub filters: Vec<FilterSpan>,
-    /// Source map of the program, in ascending order of slots.
+    /// Source map of the program, in ascending order of slots: the filter to which each range of
+    /// code belongs.
     pub source: Vec<CodeOwner>,
-    /// Continuations of the program. The n-th one must be at index n of the program array, and is
-    /// relocated with the same maps.
+    /// Continuations of the program, which are entered by tail calls. The n-th one must be at index
+    /// n of the program array, and is relocated with the same maps.
     pub tails: Vec<TailProgram>,
-    /// End of the range of frame bytes that the program may read, as an offset from the first byte.
+    /// Offset of the end of the frame bytes that the program may read.
     pub reach: u32,
 }
 

@@ -265,7 +265,7 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
     counts.aliases += aliases.len();
 }
 
-/// Runs every program of a row over one frame, and compares the results. If the results of
+/// Runs every program for an expression over one frame, and compares the results. If the results of
 /// libpcap's own programs differ, the frame is only counted.
 fn compare_programs_on_frame(
     row: &AcceptCase<'_>,

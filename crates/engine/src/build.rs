@@ -55,7 +55,8 @@ pub struct BuiltPath {
     /// The shared control state, with which other threads stop the spaces and query them.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
-    /// The log of the steps that allocated this path's resources. A failure undoes these steps.
+    /// The log of the steps that allocated the resources of this path. If a later step fails, the
+    /// steps are undone.
     pub(crate) steps: RollbackLog,
 }
 
@@ -141,7 +142,7 @@ fn build_all(
     Ok(paths)
 }
 
-/// The drafts of all spaces of a connected component, and the resources that these spaces share.
+/// The unfinished spaces of a connected component, and the resources that these spaces share.
 struct ComponentDrafts {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,

@@ -70,7 +70,7 @@ pub struct FeatureProbe {
     pub facility: KernelFeature,
     /// The Streamline features that use the facility.
     pub serves: &'static str,
-    /// The result of the probe.
+    /// Result of the probe: success, or the reason why the facility is unavailable.
     pub outcome: Result<(), Refusal>,
 }
 
@@ -109,9 +109,9 @@ pub struct SystemLimit {
 /// The value of a limit: a number, or unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitValue {
-    /// A finite value.
+    /// The limit is this number.
     At(u64),
-    /// No limit.
+    /// There is no limit.
     Unlimited,
 }
 

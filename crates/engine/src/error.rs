@@ -13,7 +13,7 @@ pub enum BuildError {
     Mistake {
         /// The node whose argument is invalid.
         node: NodeId,
-        /// The description of the error in the argument.
+        /// The error in the argument.
         mistake: Mistake,
     },
     /// A source, sink or process could not be opened or started.

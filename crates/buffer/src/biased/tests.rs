@@ -49,8 +49,8 @@ fn thread_holds_several_locks_up_to_the_limit() {
     assert!(locks[0].try_lock().is_none() && locks[1].try_lock().is_some());
 }
 
-/// Expects every addition made under the lock to be counted, although the threads that use the lock
-/// start and end.
+/// The lock protects a counter that several threads increment. No increment is lost, although
+/// threads start and end in the meantime.
 #[test]
 fn additions_of_many_threads_are_all_counted() {
     let lock = BiasedLock::new(0_u64);

@@ -18,10 +18,11 @@ fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// One direction of the modelled socket between writer and reader.
+/// One direction of a modelled socket between the writer and the reader of a ring.
 #[derive(Default)]
 struct Direction {
-    /// Number of notifications, and true once the sender has closed its end.
+    /// Number of undrained notifications, and a flag that is true once the sender has closed its
+    /// end.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }

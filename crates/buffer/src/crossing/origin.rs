@@ -1,4 +1,4 @@
-//! The origins of the blocks that a writer forwards.
+//! Owners of blocks, from which the writer of a crossing leases the blocks that it forwards.
 
 use crate::Fault;
 use crate::pool::{Lease, Pool};

@@ -19,8 +19,8 @@ pub(super) enum Sizing {
 }
 
 impl CrossingWriter {
-    /// Permits the writer to resize the ring according to its fill level. `scaling` gives the sizes
-    /// in bytes of the ring's entries, not of the blocks.
+    /// Permits the writer to resize the ring of entries according to its fill level. The sizes in
+    /// `scaling` are those of the entries in bytes, without the bytes of the blocks.
     #[must_use]
     pub fn scaling(mut self, scaling: ScalingParameters) -> Self {
         let lap = self.ring().side.head + self.capacity() as u64;

@@ -257,8 +257,9 @@ pub(super) struct InFlightSegment {
 }
 
 impl InFlightSegment {
-    /// Returns true if a block is within the bytes that were filled at the last lookup. Makes no
-    /// new lookup, so the result may be false although the lease covers the block.
+    /// Returns true if a block is within the part of the segment that was filled when the writer
+    /// last looked the segment up. Does not look it up again, so the result may be false although
+    /// the lease covers the block.
     #[inline]
     fn covers_by_cached_bounds(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
@@ -266,15 +267,16 @@ impl InFlightSegment {
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
     }
 
-    /// Returns true if a byte range is within the bytes that were filled at the last lookup.
+    /// Returns true if a byte range is within the part of the segment that was filled when the
+    /// writer last looked the segment up.
     fn covers_range(&self, range: &ByteRange) -> bool {
         let ends = range.high.checked_sub(self.start);
         let within = range.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
         within && range.dbuf == self.lease.dbuf()
     }
 
-    /// Returns true if the lease covers a block. In that case also stores the current bounds of the
-    /// segment in `start` and `filled`.
+    /// Returns true if the lease covers a block. In that case, also stores the current start and
+    /// filled length of the leased segment in `start` and `filled`.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {
@@ -288,9 +290,9 @@ impl InFlightSegment {
 #[derive(Clone, Copy, Debug)]
 struct ByteRange {
     dbuf: DbufId,
-    /// Position of the first byte in any view or frame.
+    /// Start of the range: the lowest position of a byte of any view or frame.
     low: u64,
-    /// Position after the last byte in any view or frame.
+    /// End of the range: the position after the last byte of any view or frame.
     high: u64,
     /// Sum of the view lengths in bytes.
     bytes: u64,

@@ -38,7 +38,7 @@ pub struct WriterCursor {
     changes: Vec<ReaderChange>,
     /// Number of readers evicted for an impossible position.
     evicted: u64,
-    /// Counts of blocks and bytes put and dropped.
+    /// The writer's counts of blocks and bytes: put and dropped.
     pub put: WriterCounts,
     counts_writer: CountsWriter,
 }

@@ -12,8 +12,8 @@ use std::ops::{Deref, DerefMut};
 pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the maximum length of a block in bytes.
     fn block_max(&self) -> usize;
-    /// Returns the padding that a block of this length at the head needs before it, and the sum of
-    /// this padding and the block. Both are in positions.
+    /// Returns two numbers of positions for a block of `length` bytes at position `head`: the
+    /// padding that must precede the block, and the sum of the padding and the block itself.
     fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
     /// Returns `length` as a `u32` if a block of this length, placed at the head, ends at or before
     /// `RingWriter::limit`; otherwise returns `None`. Does not load the readers' cursors.
@@ -31,7 +31,7 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the extent of the block. In a ring that overwrites, first copies the block from the
     /// staging buffer into the ring.
     fn commit(writer: &mut RingWriter<Self>, pad: u64, length: u32) -> Extent;
-    /// Notes that the caller has reserved a block at the head and may be writing it. Does nothing
+    /// Records that the writer has reserved a block at the head and may be writing it. Does nothing
     /// by default.
     #[inline]
     fn record_reservation(&mut self, _head: u64) {}
@@ -199,7 +199,7 @@ impl<L: BlockLayout> Drop for RingWriter<L> {
 #[must_use]
 pub struct Reservation<'a, L: BlockLayout> {
     writer: &'a mut RingWriter<L>,
-    /// Padding before the block, in positions.
+    /// Number of positions of padding that precede the reserved block.
     pad: u64,
     length: u32,
 }

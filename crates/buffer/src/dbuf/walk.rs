@@ -22,7 +22,8 @@ pub struct RecordWalk {
     /// published, is in the current lap, is not too long, and does not pass `stop`. If it is 0,
     /// every record takes the slow path with all checks.
     fast_limit: u64,
-    /// Expected sequence number of the next block. Valid if `is_expected_valid` is true.
+    /// Sequence number that the next block has if none is lost or skipped. Valid if
+    /// `is_expected_valid` is true.
     expected: u64,
     pub(super) data: DataArea,
     pub(crate) side: ReaderCursor,
@@ -216,8 +217,8 @@ impl RecordWalk {
         }
     }
 
-    /// Returns the position up to which records may take the fast path (`fast_limit`), or 0 if none
-    /// may.
+    /// Returns the position up to which records may take the fast path (see `fast_limit`). Returns
+    /// 0 if no record may take it.
     fn compute_fast_limit(&self) -> u64 {
         if !self.is_expected_valid || self.side.policy == Policy::Overwrite {
             return 0;
@@ -273,14 +274,16 @@ impl RecordWalk {
         Err(self.damage_fault(self.side.next))
     }
 
-    /// Returns true if data copied from a position may be torn between two laps.
+    /// Returns true if data copied from `position` may be torn, because the writer has begun to
+    /// overwrite it.
     fn is_torn(&self, position: u64) -> bool {
         self.side.policy == Policy::Overwrite && self.side.is_overtaken(position)
     }
 
     /// Returns the fault for an invalid record, and makes all later reads fail
-    /// ([`ReaderCursor::poison`]). Exception: if the writer of a ring that overwrites has begun to
-    /// overwrite the record, later reads are not affected, and the caller checks the lap.
+    /// ([`ReaderCursor::poison`]). Exception: in a ring that overwrites, a record is also invalid
+    /// once the writer has begun to overwrite it. Later reads are then not affected, and the caller
+    /// checks whether the reader was lapped.
     fn damage_fault(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.is_torn(position) {
@@ -307,8 +310,9 @@ impl RecordWalk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Returns the maximum number of blocks that can be lost between the last block passed and this
-    /// position: as many as fit in between if the ring overwrites, otherwise 0.
+    /// Returns the maximum number of blocks that can be lost between the last block passed and the
+    /// block at `position`. If the ring overwrites, this is the number of blocks that fit in
+    /// between, otherwise 0.
     fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
             Policy::Overwrite => {

@@ -27,9 +27,9 @@ pub type BlockWriter = RingWriter<RecordLayout>;
 /// The layout of records in a ring, with the state of the writer that depends on the layout.
 #[derive(Debug)]
 pub struct RecordLayout {
-    /// Value of `RingWriter::limit` without regard to `stop`: a record that ends at or before this
-    /// position fits, is in the current lap, and is at most half a ring long. 0 forces the slow
-    /// path.
+    /// Position up to which the memory is free: a record that ends at or before it fits, is in the
+    /// current lap, and is at most half a ring long. `RingWriter::limit` is this position or
+    /// `stop`, whichever is lower. 0 forces the slow path.
     free_until: u64,
     data: DataArea,
     /// Position beyond which [`BlockWriter::try_put`] puts no block. A caller that must act at a
@@ -84,8 +84,8 @@ impl BlockWriter {
         self.layout.is_handed_over
     }
 
-    /// Returns the cursor of this writer, which the stream around this ring uses to wait and to
-    /// change segments.
+    /// Returns the cursor of this writer, with which the stream that wraps this ring waits and
+    /// changes segments.
     pub(crate) const fn side(&mut self) -> &mut WriterCursor {
         &mut self.side
     }

@@ -24,8 +24,8 @@ impl PointerWriter {
         self.side.put.bytes += u64::from(pointer.length());
     }
 
-    /// Sets the writer's count of blocks to the head position, after calls to
-    /// [`PointerWriter::put_uncounted_pointer`].
+    /// Makes the writer's block count equal to the head position. Call this after calls to
+    /// [`PointerWriter::put_uncounted_pointer`], which do not count their blocks.
     pub const fn count_put_pointers(&mut self) {
         self.side.put.blocks = self.side.head;
     }

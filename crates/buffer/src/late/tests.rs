@@ -60,8 +60,8 @@ impl LateEvent {
     }
 }
 
-/// Reads twice through `call`. Checks that the first read returns the block that was published
-/// late, and that the second reports the end that matches `exit`.
+/// Expects two reads through `call` to return a block that the writer publishes during the first
+/// read, and then the end of the stream that follows from `exit`.
 fn check_late_block<I>(
     what: &str,
     exit: WriterExit,
@@ -88,8 +88,8 @@ fn read_until_ready<I>(
     panic!("nothing, again and again");
 }
 
-/// Returns the length of a block that was read, 0 at the end of the stream, or `None` if no block
-/// is published.
+/// Returns the length of the block that a read returned. Returns 0 at the end of the stream, and
+/// `None` if no block was published.
 const fn block_length(piece: BlockRead) -> Option<usize> {
     match piece {
         BlockRead::Block(length) => Some(length),

@@ -9,7 +9,7 @@ pub enum Error {
     /// The text is not a valid name.
     #[error("`{name}` is not a valid name: {why}")]
     Name {
-        /// Invalid text, truncated if long.
+        /// The text that is not a valid name, truncated if it is long.
         name: String,
         /// Reason why the name is invalid.
         why: &'static str,
@@ -77,9 +77,9 @@ pub enum Error {
     Kind {
         /// Requested name.
         address: Address,
-        /// Kind of the object that has the name, such as `a region`.
+        /// Kind of the object that has the name instead, such as `a region`.
         is: &'static str,
-        /// Kind of object that the caller requested, such as `a stream to read`.
+        /// Kind of object that the caller expects under the name, such as `a stream to read`.
         wanted: &'static str,
     },
     /// The process that holds the name has not replied in time, because it is stopped or

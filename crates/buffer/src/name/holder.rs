@@ -122,7 +122,7 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
 }
 
 /// Probes a socket ([`probe`]). If its connection queue is full, tries again for up to
-/// [`REPLY_TIMEOUT`], in which a host of this user would empty the queue.
+/// [`REPLY_TIMEOUT`], because a host that runs as this user would empty the queue within that time.
 fn probe_with_timeout(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}

@@ -121,7 +121,8 @@ impl AsFd for OpenRequest {
     }
 }
 
-/// Returns the error for a name whose owner's process could not be reached.
+/// Returns the error for a name, given the reason why the process of the name's owner could not be
+/// reached.
 fn refusal(address: &Address, found: &SocketOwner) -> Error {
     match found {
         SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },

@@ -39,7 +39,8 @@ struct Client<T> {
     doorbell: Arc<OwnedFd>,
 }
 
-/// The limit that a further reader would exceed.
+/// The refusal of a further reader: the limit that the reader would exceed, and a flag that is true
+/// if the limit applies to each untrusted user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QuotaExceeded {
     pub(super) limit: usize,

@@ -126,7 +126,7 @@ impl Reply {
     }
 }
 
-/// The granted object, as received from a host.
+/// An object to which a host has granted this process access.
 #[derive(Debug)]
 pub(super) enum Grant {
     Stream(Vec<OwnedFd>),

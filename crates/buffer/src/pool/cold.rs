@@ -31,8 +31,8 @@ pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,
     /// Slots of packed segments whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
-    /// For each slot, the number of the segment that was pinned at the last
-    /// [`Pool::compress_idle_segments`].
+    /// The segments that were pinned at the last [`Pool::compress_idle_segments`]: the number of
+    /// the segment by slot.
     pinned_before: BTreeMap<usize, u64>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct PackedSegments {
 #[derive(Debug)]
 struct PackedSegment {
     bytes: Box<[u8]>,
-    /// Original length in bytes.
+    /// Length of the segment in bytes before compression.
     length: usize,
 }
 
@@ -94,7 +94,7 @@ impl Pool {
         cold.packed.values().fold(PackedSize::default(), add)
     }
 
-    /// Packs the segment in a slot, if the invariants permit it and packing saves memory.
+    /// Compresses the segment in a slot, if the invariants permit it and compression saves memory.
     fn pack(&mut self, cold: &mut PackedSegments, slot: usize) {
         let memory = &self.memory;
         let (Some(file), length) = (memory.file(), memory.slots.filled_len(slot)) else { return };

@@ -1,5 +1,5 @@
-//! The memory of a pool and the leases on its segments, both shared between threads. M1 to M8 are
-//! the invariants of `pool`.
+//! Memory of a pool, and leases on its segments. Threads share both. M1 to M8 are the invariants of
+//! `pool`.
 
 use super::edit_flag::EditFlag;
 use crate::Fault;
@@ -47,8 +47,8 @@ impl Lease {
         self.memory.slots.lease_count(self.slot) == 1
     }
 
-    /// Returns the offset of a block in the region. Fails with a [`Fault`] if the block is not in
-    /// the leased segment.
+    /// Returns the byte offset of a block in the memory region. Fails with a [`Fault`] if the block
+    /// is not in the leased segment.
     #[inline]
     fn offset(&self, place: Extent) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
@@ -146,7 +146,7 @@ const EPERM: i32 = 1;
 /// The place where a segment starts, as an offset and as a position.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentStart {
-    /// Offset of the segment's first byte in the region.
+    /// Byte offset of the segment's first byte in the memory region.
     pub(crate) at: usize,
     /// Position of the segment's first byte, truncated to the width of an extent's position.
     pub(crate) position: u64,
@@ -261,8 +261,8 @@ impl Memory {
         unsafe { self.region.bytes(at, len) }
     }
 
-    /// Returns the slot that contains a block, and the start of the segment there. Returns `None`
-    /// if the block has no bytes or is not in this memory.
+    /// Returns the slot that contains a block, and the start of the segment in this slot. Returns
+    /// `None` if the block has no bytes or is not in this memory.
     pub(crate) fn enclosing_segment(&self, pointer: RichPointer) -> Option<(usize, SegmentStart)> {
         if pointer.dbuf() != self.id || pointer.length() == 0 {
             return None;

@@ -55,9 +55,9 @@ impl Scaler {
         (self.was_full, self.started) = (true, None);
     }
 
-    /// Decides on the size at the end of the lap at `head`. `capacity` is the size of the ring in
-    /// bytes, and `distance` returns the number of unread bytes. Returns `None` if a decision has
-    /// already been made at this position.
+    /// Decides on the size of the ring at the end of a lap, at position `head`. `capacity` is the
+    /// size of the ring in bytes, and `distance` returns the number of unread bytes. Returns `None`
+    /// if a decision has already been made at this position.
     pub(crate) fn end_lap(
         &mut self,
         head: u64,

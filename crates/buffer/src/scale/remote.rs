@@ -57,22 +57,25 @@ const RECHECK_LAPS: u64 = 256;
 /// them (the larger ring). The larger ring is on trial until its cost is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RemoteTrial {
-    /// True if the ring should exceed the caches.
+    /// True if the ring should now be larger than the caches (the larger ring).
     pub(super) is_on: bool,
-    /// Number of laps since `is_on` last changed, or since the last decision in the smaller ring.
+    /// Number of laps since the ring last changed between the smaller and the larger ring, or since
+    /// the last decision in the smaller ring.
     laps: u64,
     /// Number of slow laps of the smaller ring: laps whose cost indicates transfers between caches
     /// of processors that share none.
     slow_laps: u64,
-    /// Cost in nanoseconds per 4 KB: in the smaller ring, the sum over the slow laps; in the larger
-    /// ring, the minimum over the laps of its trial.
+    /// Cost in nanoseconds per 4 KB. In the smaller ring, it is the sum over the slow laps, whose
+    /// cost indicates transfers between remote caches. In the larger ring, it is the minimum over
+    /// the laps of the trial.
     cost: u64,
-    /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB, with which the
-    /// larger ring is compared.
+    /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB. The cost in the
+    /// larger ring is compared with it.
     smaller_ring_cost: u64,
     /// Number of laps of the smaller ring that must pass before a larger ring may be tried again.
     pause: u64,
-    /// Number of laps of the smaller ring to wait after the next trial that fails.
+    /// Number of laps that the writer waits in the smaller ring after the next failed trial of a
+    /// larger ring.
     patience: u64,
 }
 
@@ -89,8 +92,8 @@ impl RemoteTrial {
         }
     }
 
-    /// Records the time that the writer took in a lap; `None` if it was not measured. Returns true
-    /// if the ring should now exceed the caches.
+    /// Records the time that the writer took for some blocks of a lap; `None` if it was not
+    /// measured. Returns true if the ring should now exceed the caches.
     pub(super) fn record(&mut self, timing: Option<LapTiming>) -> bool {
         let cost = timing.map(LapTiming::cost_per_4kb_ns);
         if self.is_on {

@@ -15,9 +15,10 @@ pub struct SegmentWindow {
     scaler: Scaler,
     /// Size of a segment in bytes.
     segment: usize,
-    /// Number of segments that may be in use.
+    /// Size of the window: the number of segments that may be in use at a time.
     segments: usize,
-    /// Number of segments opened so far. The sizing rules use it as the writer's position.
+    /// Number of segments opened so far, which takes the place of the writer's position in the
+    /// sizing rules.
     opened: u64,
 }
 

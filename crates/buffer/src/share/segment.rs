@@ -73,7 +73,8 @@ pub(crate) struct ReceivedSegment {
 }
 
 impl ReceivedSegment {
-    /// Wraps the descriptors that arrived with a notification. Returns `None` unless there are two.
+    /// Wraps the descriptors of a segment that a reader has received with a notification: geometry
+    /// and ring. Returns `None` unless there are exactly two.
     pub(crate) fn new(number: u64, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [geometry, ring] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
         Some(Self { geometry, ring, number })

@@ -50,7 +50,8 @@ const fn ring_size(shape: SlotLayout) -> usize {
     PAGE.saturating_add(shape.table_size()).saturating_add(shape.slots_size())
 }
 
-/// Returns the dimensions in a geometry, or `None` if they are invalid for a ring of slots.
+/// Returns the layout of the slots that a geometry describes, or `None` if the geometry is invalid
+/// for a ring of slots.
 fn slot_shape(geometry: &RingGeometry) -> Option<SlotLayout> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits =

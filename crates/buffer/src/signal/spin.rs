@@ -28,7 +28,7 @@ pub struct SpinState {
     fruitless: u32,
     /// Number of spin-loop pauses before each poll, minus one.
     extra_pauses: u32,
-    /// Total number of blocks taken as of the last wait.
+    /// Total number of blocks that this party had taken when its last wait began.
     taken_at_last_wait: u64,
 }
 
@@ -65,8 +65,8 @@ impl SpinState {
         }
     }
 
-    /// Polls `ready`, with pauses in between. Returns true as soon as `ready` returns true, and
-    /// false if `ready` never does. Fails if `ready` fails. [`SpinState::poll_count`] limits the
+    /// Polls `ready` until it returns true, with pauses in between. Returns true if `ready` did,
+    /// and false if it never did. Fails if `ready` fails. [`SpinState::poll_count`] limits the
     /// total number of pauses, so longer pauses mean fewer polls. `taken` is the total number of
     /// blocks that this party has taken so far.
     pub fn poll(
@@ -92,8 +92,8 @@ impl SpinState {
         Ok(false)
     }
 
-    /// Returns the number of pauses before each poll, given the number of blocks since the last
-    /// wait.
+    /// Returns the number of pauses before each poll in this wait. `arrived` is the number of
+    /// blocks that arrived since the last wait.
     fn pause_count(&mut self, arrived: u64) -> u32 {
         self.extra_pauses = if arrived >= FLOW_BLOCKS_MIN {
             (self.extra_pauses * 2 + 1).min(EXTRA_PAUSES_MAX)

@@ -80,7 +80,7 @@ pub struct WakeupCounts {
     pub batch: u64,
     /// Wake-ups by the timer, after the threshold time (T_t).
     pub timer: u64,
-    /// Wake-ups because the writer was about to wait.
+    /// Wake-ups that the writer sent before it waited itself.
     pub idle: u64,
 }
 
@@ -144,8 +144,8 @@ impl Moderator {
         self.threshold.blocks = self.threshold.blocks.min(self.half_ring);
     }
 
-    /// Adapts the number of blocks per wake-up (T_b) after a wake-up, given the time in nanoseconds
-    /// in which these blocks were published.
+    /// Adapts the number of blocks per wake-up (T_b) after a wake-up. `ns` is the time in
+    /// nanoseconds from the first to the last block of this wake-up.
     #[cold]
     fn adapt_threshold(&mut self, ns: u64) {
         let (least, most) = self.range;

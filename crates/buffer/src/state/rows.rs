@@ -58,7 +58,8 @@ impl SequenceRead {
         before.is_multiple_of(2).then_some(Self(before))
     }
 
-    /// Returns true if the data read since [`SequenceRead::begin`] is not torn.
+    /// Returns true if no change has begun since [`SequenceRead::begin`], so that the data read in
+    /// between is consistent.
     pub(super) fn is_consistent(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);
@@ -71,7 +72,7 @@ impl SequenceRead {
 pub(super) enum RowReadResult {
     /// `out` contains the numbers of the row.
     Numbers,
-    /// The row is not present.
+    /// The table has no such row at the moment.
     Nothing,
     /// The row is being changed.
     Torn,

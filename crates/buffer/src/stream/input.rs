@@ -28,7 +28,8 @@ pub struct Input {
     notifier: Notifier,
     /// Unread rest of a block that did not fit into the caller's buffer, if any.
     unread_rest: Option<CheckedRecord>,
-    /// The block taken by [`Input::open_block`], while it is in the segment that this end reads.
+    /// Block that [`Input::open_block`] has taken. `None` after this end has entered another
+    /// segment.
     opened: Option<CheckedRecord>,
     /// True once the writer's process has exited, with or without closing the stream.
     writer_exited: bool,

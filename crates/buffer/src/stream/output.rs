@@ -28,7 +28,7 @@ pub struct Output {
     sleeper: Sleeper,
     /// Number of blocks between two publications (T_b).
     pub(super) every: u64,
-    /// Total block count at which the next publication is due.
+    /// Total number of blocks put at which the writer must publish.
     publish_at_block: u64,
     /// Head position at which the next publication is due, even if fewer blocks than `every` are
     /// unpublished.
@@ -51,9 +51,9 @@ pub(super) struct StreamReaderRecord {
     pub(super) has_left: bool,
     /// Descriptor of the reader's page, for a hand-over.
     pub(super) page: OwnedFd,
-    /// Number of notifications that the reader has sent since the writer last found room. After a
-    /// switch the number starts below zero, to allow for the notifications that the new segment
-    /// causes.
+    /// Number of notifications that the reader has sent since the writer last found room in the
+    /// ring. After a switch of segments, the number starts below zero, because the new segment
+    /// causes further notifications.
     pub(super) false_alarms: i64,
 }
 
@@ -113,7 +113,7 @@ impl Output {
         self.spin.fix_polls(spins);
     }
 
-    /// Changes, for measurements, how the writer wakes readers and waits for room.
+    /// Sets how the writer wakes readers and waits for room. Used only for measurements.
     pub const fn set_waking_overrides(&mut self, waking: WakingOverrides) {
         self.waking = waking;
     }

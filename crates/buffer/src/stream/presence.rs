@@ -16,8 +16,8 @@ impl Output {
         self.ends.iter().filter(|end| !end.has_left).count()
     }
 
-    /// Reports to the readers how many blocks this program has lost in total before it could write
-    /// them to the ring. The number applies to the current segment.
+    /// Reports to the readers the total number of blocks that this program has lost before it could
+    /// write them to the ring. The number applies to the current segment.
     pub fn report_lost_before(&mut self, blocks: u64) {
         let page = &self.ring.side().store.writer;
         page.word(writer::LOST_BEFORE).store(blocks, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 /// Reserved room for one block, valid until the next write to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservedRoom {
-    /// Address of the first byte, which is only compared and never accessed.
+    /// Address of the first byte of the room. It is only compared, and never accessed.
     at: usize,
     length: usize,
 }

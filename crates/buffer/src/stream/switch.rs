@@ -211,9 +211,9 @@ impl Output {
         Ok(())
     }
 
-    /// Announces a segment to all readers except `revoked`, to which the revocation is sent
-    /// instead. If another reader cannot be reached, disconnects that reader if `must_succeed` is
-    /// true, and fails otherwise.
+    /// Announces a new segment to all readers except the reader `revoked`, to which the revocation
+    /// is announced instead. If any other reader cannot be reached, disconnects it if
+    /// `must_succeed` is true, and fails otherwise.
     pub(super) fn announce(
         &mut self,
         segment: &OfferedSegment,

@@ -199,8 +199,8 @@ fn wake_threshold(policy: Policy, spins: u32) -> u64 {
     })
 }
 
-/// A reader on the writer's processor waits for a full ring. A smaller threshold would interrupt
-/// the writer in the middle of a lap, at the cost of two task switches each time.
+/// A reader that shares the writer's processor sleeps until the ring is full. A smaller threshold
+/// would interrupt the writer in the middle of a lap, at the cost of two task switches each time.
 #[test]
 fn reader_on_the_writers_processor_waits_for_a_full_ring() {
     use crate::Policy::{Block, DropNew, Overwrite};

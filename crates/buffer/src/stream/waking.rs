@@ -20,8 +20,8 @@ use sys::doorbell::SocketDoorbell;
 pub struct WakingOverrides {
     /// True if every flush notifies all readers, asleep or not.
     pub notifies_always: bool,
-    /// Time limit of each sleep for room, after which the writer checks again; `None` if there is
-    /// no limit.
+    /// Time limit of each sleep in which the writer waits for room. After it, the writer checks for
+    /// room again. `None` if there is no limit.
     pub limit: Option<Duration>,
 }
 
@@ -55,7 +55,7 @@ impl LatencyState {
         Self { moderator, doorbells, published: 0 }
     }
 
-    /// Passes duplicates of these readers' doorbells to the timer.
+    /// Gives the timer duplicates of these readers' doorbells, so that it can wake the readers.
     pub(super) fn set_readers<'a>(&mut self, readers: impl Iterator<Item = &'a SocketDoorbell>) {
         let copy = |of: &SocketDoorbell| of.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
         let copies: Result<Vec<SocketDoorbell>, _> = readers.map(copy).collect();

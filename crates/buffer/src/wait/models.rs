@@ -17,9 +17,9 @@ struct WakeUpWords {
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// Checks a wake-up. The other party advances the position to `last` in steps of one, and checks
-/// for a sleeper after each step: with `last_urgency` after the last step, and with `step_urgency`
-/// after every other step. The sleeper waits until the position is at least `threshold`.
+/// Checks in a model that a sleeper wakes once the position is at least `threshold`. The other
+/// party advances the position to `last` in steps of one, and checks for a sleeper after each step:
+/// with `last_urgency` after the last step, and with `step_urgency` after every other step.
 fn check_wake_up(last: u64, threshold: u64, step_urgency: Urgency, last_urgency: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -1,4 +1,4 @@
-//! Blocks with contents derived from their number.
+//! Test blocks whose contents are derived from their numbers.
 
 use super::patience::with_watchdog;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     room.resize(length, number.wrapping_mul(37) as u8);
 }
 
-/// Returns the FNV-1a hash of the bytes, which receivers compare.
+/// Returns the FNV-1a hash of the bytes, by which tests compare received data with sent data.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

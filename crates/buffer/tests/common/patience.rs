@@ -19,7 +19,7 @@ pub(crate) fn wait_limit() -> Duration {
     *LIMIT.get_or_init(|| Duration::from_secs(configured().unwrap_or(100)))
 }
 
-/// A wait that is in progress.
+/// A wait of a test that is in progress.
 struct Wait {
     number: u64,
     what: String,
@@ -40,7 +40,7 @@ impl Drop for WaitGuard {
     }
 }
 
-/// Runs a closure that may wait for another party, under the watchdog.
+/// Runs a closure that may block. A watchdog ends the test program if the closure takes too long.
 #[track_caller]
 pub(crate) fn with_watchdog<T>(what: &str, wait: impl FnOnce() -> T) -> T {
     let _over = register_wait(what, Location::caller());

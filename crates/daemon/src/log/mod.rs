@@ -78,8 +78,8 @@ impl Log {
         Ok(Self(Some(Arc::new(Mutex::new(writer)))))
     }
 
-    /// Writes a line. Lines of a user who exceeds the limit are counted instead, and the count is
-    /// written later.
+    /// Writes a line to the log. Lines of a user who exceeds the limit are counted instead, and the
+    /// count is written later.
     pub fn write(&self, record: &Record) {
         let Some(writer) = &self.0 else { return };
         writer.lock().unwrap_or_else(PoisonError::into_inner).write(record);
@@ -120,8 +120,8 @@ enum Target {
 struct Writer {
     target: Target,
     limits: UserLogRateLimits,
-    /// Number of lines dropped since the last line was written, because writing them would have
-    /// blocked.
+    /// Number of lines dropped since the last line was written. A line is dropped if writing it
+    /// would block.
     missing: u64,
 }
 

@@ -47,7 +47,7 @@ pub enum EventKind {
     PathEnded,
     /// Part of a request now runs in the kernel.
     KernelAttached,
-    /// Part of a request in the kernel was replaced.
+    /// The part of a request that runs in the kernel was replaced by that of another request.
     KernelSwitched,
     /// Part of a request no longer runs in the kernel.
     KernelDetached,
@@ -111,7 +111,7 @@ pub struct Record {
     /// Id of the user who owns the path or has made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Process id of the path or of the caller.
+    /// Id of the process that runs the path or has made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<i32>,
     /// Text of the request that the path runs.
@@ -152,7 +152,7 @@ impl Record {
         }
     }
 
-    /// Returns the message with the reason and the request.
+    /// Returns the message, followed by the reason and by the request if they are known.
     fn sentence(&self) -> String {
         match (&self.reason, &self.request) {
             (Some(reason), Some(request)) => format!("{}: {reason}: {request}", self.message),

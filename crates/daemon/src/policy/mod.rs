@@ -56,7 +56,7 @@ pub struct Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// The path is entirely hidden.
+    /// Other users do not see the path at all.
     Nothing,
     /// Number, name and owner are visible.
     Names,
@@ -68,7 +68,7 @@ pub enum Visibility {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the policy {} is not valid: {why}", .file.display())]
 pub struct PolicyError {
-    /// Path of the file.
+    /// Path of the policy file.
     pub file: PathBuf,
     /// Description of the mistake, with its line number if known.
     pub why: String,

@@ -71,7 +71,7 @@ impl InterfaceGrant {
         Ok(Self { grantees: Grantees { users, groups }, interfaces, take })
     }
 
-    /// Returns true if the entry applies to this peer.
+    /// Returns true if this `[[open]]` entry of the policy applies to the peer.
     pub(super) fn covers_peer(&self, who: &Credentials) -> bool {
         self.grantees.contains(who)
     }
@@ -80,12 +80,13 @@ impl InterfaceGrant {
         &self.interfaces
     }
 
-    /// Returns true if flows may be taken from the entry's interfaces.
+    /// Returns true if the entry lets its users take flows from its interfaces, away from other
+    /// receivers.
     pub(super) const fn may_take(&self) -> bool {
         self.take
     }
 
-    /// Returns true if the entry applies to this interface.
+    /// Returns true if this `[[open]]` entry of the policy applies to the interface.
     pub(super) fn has_interface(&self, interface: &str, netns: Option<&str>) -> bool {
         matches_interface(&self.interfaces, interface, netns)
     }

@@ -17,7 +17,8 @@ const ROOT_UID: u32 = 0;
 /// Number of connections reserved for root and the daemon's own user.
 const RESERVED_CONNECTIONS: usize = 64;
 
-/// The limit that a connection would exceed, with the maximum number of connections.
+/// The limit that a further connection would exceed: of a user or of the daemon. Contains the
+/// maximum number of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnectionLimit {
     /// Maximum number of connections of the user, from the policy.
@@ -152,8 +153,8 @@ impl Server {
         }
     }
 
-    /// Returns the limit that another connection of this user would exceed, or `None` if the
-    /// connection is admissible.
+    /// Returns the limit that another connection of this user would exceed, or `None` if the user
+    /// may open another connection.
     fn exceeded_limit(&self, uid: u32) -> Option<ConnectionLimit> {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);
         let limit = self.policy.quota(uid).connections;

@@ -46,7 +46,7 @@ pub(super) struct PathProcess {
     pub(super) process: OwnedFd,
     /// Socket that passes connections of admitted clients to the process.
     pub(super) admissions: Connection,
-    /// Exit status and report of the path, once it has reported its end.
+    /// Exit status and final report of the path, if it has reported its end.
     pub(super) ended: Option<(u8, String)>,
 }
 

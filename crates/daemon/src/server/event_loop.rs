@@ -180,8 +180,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Performs the steps of the server's start that can fail: the watch of the listening sockets,
-    /// and the start of the kernel thread.
+    /// Runs the steps of the server's start that can fail: watching the listening sockets, and
+    /// starting the kernel thread.
     fn run_start_steps(
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
@@ -287,9 +287,9 @@ impl Server {
         }
     }
 
-    /// Disconnects the clients of a user that have hung up, even if their hangup has not been
-    /// handled yet. The client `asking` can then use their share of the user's quota. Skips
-    /// `asking` itself.
+    /// Disconnects all clients of a user that have hung up, except the client `asking`. Includes
+    /// clients whose hangup has not been handled yet. Their share of the user's quota is then
+    /// available to `asking`.
     pub(super) fn disconnect_hung_up_clients(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();

@@ -194,7 +194,7 @@ impl Server {
     }
 }
 
-/// Creates a line about a path, without its request.
+/// Creates a log line about a path, without the text of the path's request.
 fn new_path_record((event, level): (EventKind, Level), entry: &PathEntry, what: &str) -> Record {
     let message = format!("{} of user {} {what}", describe_path(entry), entry.uid);
     Record {

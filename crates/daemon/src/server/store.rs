@@ -62,10 +62,11 @@ pub(super) struct StoredDescriptors {
     /// Listening sockets.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) paths: Vec<StoredPath>,
-    /// Objects of kernel requests, by name.
+    /// Descriptors of stored kernel requests (links, programs, maps and notes), each with its
+    /// stored name.
     pub(super) kernel: Vec<(String, OwnedFd)>,
-    /// Connection of each client with a kernel request, and the state of the request that its name
-    /// encodes, by client number.
+    /// Connection of each client with a kernel request, by client number. The name under which a
+    /// connection is stored encodes the state of the request, which is stored here beside it.
     pub(super) lines: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
 }
 

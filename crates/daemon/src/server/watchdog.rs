@@ -23,7 +23,8 @@ impl WatchdogNotifier {
         Some(Self { period, due: Instant::now() })
     }
 
-    /// Sends a report if one is due. Returns the time until the next one.
+    /// Sends a report to the service manager if a report is due. Returns the time until the next
+    /// one.
     pub(super) fn send_if_due(&mut self) -> Duration {
         let now = Instant::now();
         if now >= self.due {

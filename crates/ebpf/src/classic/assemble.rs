@@ -99,7 +99,7 @@ pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction
     Ok(instructions)
 }
 
-/// Removes unreachable code, and jumps that only lead to the next instruction.
+/// Removes unreachable code, and jumps whose target is the next instruction.
 fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
     let mut kept: Vec<PseudoInsn> = Vec::with_capacity(lines.len());
     let mut used: Vec<JumpLabel> = lines

@@ -19,8 +19,8 @@ const ETHERNET_HEADER_BYTES: u32 = 14;
 const ETHERTYPE_OFFSET: u32 = 12;
 /// Smallest value of the type field that is an EtherType; smaller values are lengths.
 const ETHERTYPE_MIN: u32 = 0x0600;
-/// Return value with which the rewritten filter accepts frames without testing them, such as tagged
-/// ones.
+/// Return value of the rewritten filter for a frame that it accepts without testing it, such as a
+/// tagged frame.
 const ACCEPT_RETURN_VALUE: u32 = 0x0004_0000;
 
 /// The reason why a filter for cooked packets cannot be rewritten.
@@ -32,7 +32,7 @@ pub enum CookedError {
     Header,
     /// The filter reads kernel metadata, or loads the length of the packet into X.
     Instruction,
-    /// A jump of the rewritten filter would exceed 255 instructions.
+    /// A jump of the rewritten filter would have to skip more than 255 instructions.
     Jump,
 }
 
@@ -49,8 +49,8 @@ impl fmt::Display for CookedError {
 
 impl std::error::Error for CookedError {}
 
-/// Returns the length of the cooked header and the offset of its protocol field, in bytes; `None`
-/// for other link types.
+/// Returns the length of the header of a Linux cooked packet and the offset of the header's
+/// protocol field, in bytes. Returns `None` for other link types.
 #[must_use]
 pub const fn cooked_layout(link: LinkType) -> Option<(u32, u32)> {
     match link {

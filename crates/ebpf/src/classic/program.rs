@@ -52,7 +52,7 @@ pub enum InvalidProgram {
     },
     /// An instruction uses a scratch word that does not exist.
     Memory {
-        /// Index of the instruction that uses the scratch word.
+        /// Index of the instruction that uses a nonexistent scratch word.
         at: usize,
         /// Number of the scratch word that does not exist.
         word: u32,

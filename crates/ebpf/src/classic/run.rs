@@ -19,7 +19,7 @@ pub const BACKWARD_JUMPS_MAX: u32 = 16_384;
 pub struct ClassicMetadata {
     /// VLAN tag that the kernel or the device removed from the frame, or `None` if there was none.
     pub vlan: Option<VlanTag>,
-    /// Packet type (`PACKET_HOST` … `PACKET_OUTGOING`).
+    /// Kernel packet type, from `PACKET_HOST` to `PACKET_OUTGOING`.
     pub packet_type: u8,
     /// Protocol of the frame, as an EtherType.
     pub protocol: u16,

@@ -64,10 +64,12 @@ pub(super) struct Builder {
     pub(super) is_tag_out: bool,
     /// Number of stack bytes that are never released.
     pub(super) floor: SlotDepth,
-    /// End offset of the last frame byte that the code emitted so far may read.
+    /// End of the frame bytes that the code emitted so far may read, as an offset from the first
+    /// byte.
     pub(super) reach: u32,
-    /// Indices of instructions whose immediate must be set to the final value of `reach`, which is
-    /// known only when the program is complete.
+    /// Indices of the instructions whose immediate must be set to the final value of `reach`, the
+    /// end of the frame bytes that the program may read. It is known only when the program is
+    /// complete.
     reach_patches: Vec<usize>,
     none: Label,
     unsure: Label,
@@ -76,7 +78,8 @@ pub(super) struct Builder {
     tables: Vec<ProgramMap>,
     finish: ReturnConversion,
     /// Finished parts of the program, each with its code, its source map, and the indices of the
-    /// instructions whose immediate must be set to `reach`.
+    /// instructions whose immediate must be set to `reach`, the end of the frame bytes that the
+    /// program may read.
     finished_parts: Vec<(Assembler, Vec<CodeOwner>, Vec<usize>)>,
     /// Number of twins and arms (code that can end early) whose code has begun but not ended.
     depth: usize,

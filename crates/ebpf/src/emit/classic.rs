@@ -73,7 +73,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 /// Facts about registers and frame that hold before an instruction, on every path to it.
 #[derive(Clone, Copy)]
 struct KnownFacts {
-    /// Number of bytes from the start of the frame that are proven to be present.
+    /// Number of bytes from the start of the frame that are known to be present.
     proven: u32,
     /// Upper bound of the value of A.
     a: u32,
@@ -102,8 +102,8 @@ struct Translation<'b> {
     b: &'b mut Builder,
     yes: Label,
     no: Label,
-    /// Label at the start of each instruction. For an instruction that returns a constant, the
-    /// label of its exit instead.
+    /// Label of each instruction: the label at its start or, for an instruction that returns a
+    /// constant, the label of the exit for this constant.
     labels: Vec<Label>,
     /// For each instruction, true if it returns a constant.
     answers: Vec<bool>,
@@ -167,8 +167,9 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Merges the current facts into those before the instruction at `at`. A jump to a constant
-    /// return becomes a jump to its exit.
+    /// Merges the facts known here into the facts known before the instruction at index `at`, to
+    /// which control may continue. Does nothing for an instruction that returns a constant, because
+    /// a jump to it becomes a jump to its exit.
     fn merge_facts(&mut self, at: usize) {
         if self.answers.get(at).copied().unwrap_or(true) {
             return;
@@ -402,8 +403,8 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Continues at instruction `next`, which follows the current one. Emits a jump only if `next`
-    /// returns a constant, because the exit for this constant is elsewhere.
+    /// Lets control continue at instruction `next`, which directly follows the current one. Emits a
+    /// jump only if `next` returns a constant, because the exit for this constant is elsewhere.
     fn fall_through(&mut self, next: usize) {
         match self.answers.get(next) {
             Some(true) => self.emit_jump_to_instruction(next),

@@ -61,12 +61,11 @@ pub struct WakePolicy {
 /// takes at least 10 µs on a virtual machine even if no process sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeupTarget {
-    /// The consumer that drains doorbells, but only if it has drained all earlier ones. A consumer
-    /// that drains before it checks for frames misses none and is not woken while it is busy. A
-    /// consumer that never drains is woken only once.
+    /// The consumer that drains doorbells. A doorbell wakes it only if it has drained all earlier
+    /// ones. A consumer that drains before it checks for frames misses none and is not woken while
+    /// it is busy. A consumer that never drains is woken only once.
     Consumer,
-    /// Every listener, at each doorbell. Each doorbell forces a wakeup, because listeners drain
-    /// nothing.
+    /// Every listener. Each doorbell forces a wakeup, because listeners do not drain doorbells.
     Everyone,
     /// No process: no doorbell is sent. While the consumer sleeps, the program leaves the frames to
     /// the host, which wakes the consumer as if the program did not exist
@@ -102,7 +101,7 @@ pub struct FusedTap {
     pub switches: Option<SwitchLayout>,
 }
 
-/// An interface through which copies of frames are sent if the body has set a mark
+/// An interface through which the program sends a copy of the frame if the body has set a mark
 /// ([`Scope::mark`](crate::emit::Scope::mark)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
@@ -149,8 +148,8 @@ pub struct FrameRing {
     pub bytes: u32,
     /// Maximum number of bytes of a frame that are copied.
     pub record_max: u32,
-    /// Pointer rings, one per request that may see these frames. They are numbered consecutively
-    /// over all frame rings.
+    /// Pointer rings of the requests that may see the frames in this ring, one per request. Pointer
+    /// rings are numbered consecutively over all frame rings.
     pub pointer_rings: Vec<PointerRing>,
 }
 
@@ -173,7 +172,8 @@ pub struct PointerRing {
 }
 
 impl Scratch {
-    /// The scratch memory layout of a tap for one request, in the first page of the tap's rings.
+    /// The layout of the scratch memory of a tap that serves a single request. The scratch memory
+    /// is in the first page of the tap's rings.
     const SINGLE_REQUEST: Self = Self {
         stride: 0,
         delivery_words: offset::DELIVERY_BITS,
@@ -200,8 +200,8 @@ impl Scratch {
     pub(super) const NONE: Self =
         Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::SINGLE_REQUEST };
 
-    /// Creates a layout of scratch memory for these numbers of pointer rings (`outlets`), marks and
-    /// tallies; `None` if its offsets exceed 16 bits.
+    /// Creates the layout of scratch memory for `outlets` pointer rings and these numbers of marks
+    /// and tallies. Returns `None` if an offset exceeds 16 bits.
     #[must_use]
     pub fn new(outlets: usize, marks: usize, tallies: usize) -> Option<Self> {
         let delivered_views = outlets.checked_mul(8)?;
@@ -305,9 +305,9 @@ pub struct Delivery {
     /// Number of the exit, a point of the filter tree, at which the frame is delivered. The pointer
     /// to the frame contains this number.
     pub exit: u32,
-    /// True if several exits share this delivery's slot and reader. A frame must then be delivered
-    /// at one of these exits at most. The difference `failed - exit` must be the same for all of
-    /// them, because the program computes the tally of an exit from its number.
+    /// True if several exits share the slot and the reader of this delivery. A frame must then be
+    /// delivered at one of these exits at most. The program computes the tally of an exit from the
+    /// exit's number, so the difference `failed - exit` must be the same for all of these exits.
     pub shared: bool,
     /// Index of the tally, a pair of counters, for frames that could not be copied; `None` if such
     /// frames are not counted.

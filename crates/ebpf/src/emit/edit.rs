@@ -29,7 +29,7 @@ use crate::program::Hook;
 pub enum ChecksumCoverage {
     /// The IPv4 header, which contains the checksum.
     Header,
-    /// A transport header and its payload.
+    /// A transport header and its payload, such as those of TCP.
     Transport {
         /// True if the edited number is part of the pseudo header, as addresses are.
         pseudo: bool,

@@ -48,7 +48,7 @@ impl<'s> From<Num<'s>> for Value<'s> {
 #[derive(Clone, Copy, Debug)]
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
-    /// Offset in bytes from the position's base.
+    /// Constant number of bytes between the base of the position and the position.
     pub(super) off: u16,
     /// Upper bound of the position's distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
@@ -72,7 +72,7 @@ impl FramePos<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOffset<'s> {
     pub(super) base: Value<'s>,
-    /// Constant number of bytes that is added to `base`.
+    /// Constant number of bytes between `base` and the offset.
     pub(super) off: u16,
     /// Upper bound of the offset's distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
@@ -112,8 +112,8 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
 pub(super) enum Bytes<'s> {
     /// The bytes are in the frame itself, at this position.
     Packet(FramePos<'s>),
-    /// The bytes are in a copy on the stack, which begins in this slot and was made in this
-    /// `epoch`.
+    /// The bytes are in a copy on the stack. Contains the first stack slot of the copy, and the
+    /// `epoch` in which it was made.
     Copy(SlotDepth, u16),
 }
 
@@ -133,8 +133,8 @@ pub struct Var<'s>(pub(super) Num<'s>);
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: SlotDepth,
-    /// Index of the variable in the builder's `position_reaches`, which contains its maximum
-    /// distance from the first byte of the frame.
+    /// Index of the variable in the builder's `position_reaches`, which contains the maximum
+    /// distance of each position variable from the first byte of the frame.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }
@@ -148,8 +148,7 @@ pub struct Layers<'s> {
     pub at: FramePos<'s>,
     /// Class that the last filter assigned, or 1 for an incoming frame.
     pub class: Value<'s>,
-    /// Length of the view in bytes if the view may end before the frame does; `None` if it ends
-    /// with the frame.
+    /// Length of the view in bytes; `None` if the view ends with the frame.
     pub length: Option<Num<'s>>,
     /// EtherType of the header at `at`, or `None` until the link layer has been parsed.
     pub next: Option<Num<'s>>,
@@ -215,7 +214,7 @@ pub const fn be32<const OFF: usize>() -> Field<u32, OFF> {
 
 /// An unsigned integer type of the width of a field: `u8`, `u16` or `u32`.
 pub trait Width: sealed::Sealed {
-    /// Size of the load that reads such a field.
+    /// Size of the load that reads a field of this type.
     const SIZE: Size;
 }
 

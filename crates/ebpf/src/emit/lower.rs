@@ -98,7 +98,8 @@ impl Builder {
         (slot, first..=slot.min(used))
     }
 
-    /// Emits code that overwrites all bytes of stack slots that the program has used before.
+    /// Emits code that overwrites reused stack slots, so that the verifier accepts smaller writes
+    /// to them. Emits nothing unless the program is hardened.
     fn overwrite_reused_slots(&mut self, reused: RangeInclusive<SlotDepth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {

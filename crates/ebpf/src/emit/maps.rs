@@ -6,8 +6,8 @@ use crate::program::{FilterSpan, MapSpec};
 /// Number of processors that have a row, in which the parts of a program pass on values. On
 /// processors with higher numbers, the program leaves every frame to the user implementation.
 pub(super) const PROCESSORS_MAX: i32 = 512;
-/// Base-2 logarithm of the size in bytes of a row, in which the parts of a program pass on values.
-/// A row has room for sixteen numbers.
+/// Base-2 logarithm of the size in bytes of a row, in which a part of a program passes values to
+/// the next part. A row has room for sixteen numbers.
 pub(super) const ROW_SIZE_LOG2: i32 = 7;
 
 /// A map of a program other than the map of its counters.
@@ -16,15 +16,16 @@ pub(super) enum ProgramMap {
     /// The state of a filter: the filter's index in the program (`None` for code outside any
     /// filter), and the size of the state in bytes.
     State(Option<usize>, u16),
-    /// Rows, one per processor, for values that are passed between the parts of a program.
+    /// A map with one row per processor, in which a part of a program passes values to the next
+    /// part.
     Rows,
     /// The program array through which tail calls enter the parts of a program.
     Links,
 }
 
 impl ProgramMap {
-    /// Returns the parameters with which the map must be created, for a program with these filters
-    /// and `parts` continuations.
+    /// Returns the parameters with which the loader must create this map. `filters` are the filters
+    /// of the program, and `parts` is the number of its continuations.
     pub(super) fn spec(self, filters: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(index, size) => {

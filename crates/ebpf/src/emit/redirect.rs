@@ -39,22 +39,24 @@ use crate::program::{self, Program};
 ///   in network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
 /// - the monotonic time (8 bytes).
 pub mod headroom {
-    /// Number of bytes that describe a delivery: class (four), offset of the view (two), number of
-    /// frame bytes after the view (two).
+    /// Number of bytes that describe a delivery: four for the class, two for the offset of the
+    /// view, and two for the number of frame bytes after the view.
     pub const DELIVERY_SIZE: u32 = 8;
     /// Number of bytes that hold the exit number of a delivery.
     pub const EXIT_NUMBER_BYTES: u32 = 2;
     /// Size in bytes of the fields that follow the exit numbers: the bit set, the tag and the time.
     pub const FIXED_FIELDS_SIZE: u32 = 24;
 
-    /// Returns the offset in bytes, from the start of the headroom data, of the fields that follow
-    /// the exit numbers. `deliveries` is the number of deliveries.
+    /// Returns the offset in bytes of the fields that follow the exit numbers. It is measured from
+    /// the first byte that the program writes before a frame. `deliveries` is the number of
+    /// deliveries of the frame.
     #[must_use]
     pub const fn fixed_fields_offset(deliveries: u32) -> u32 {
         deliveries * DELIVERY_SIZE + (deliveries * EXIT_NUMBER_BYTES).next_multiple_of(8)
     }
 
-    /// Returns the total size in bytes of the headroom data for this number of deliveries.
+    /// Returns the number of bytes that the program writes before a frame with this number of
+    /// deliveries.
     #[must_use]
     pub const fn total_size(deliveries: u32) -> u32 {
         fixed_fields_offset(deliveries) + FIXED_FIELDS_SIZE
@@ -83,7 +85,7 @@ pub fn redirect(
     emit_counting_program(target, FrameEnd::Redirect(*redirect), body, unsure)
 }
 
-/// Number of the socket map, which the caller provides.
+/// Number of the map that holds the sockets by queue. The caller provides this map.
 const SOCKET_MAP_NUMBER: u32 = FIRST_CALLER_MAP + 2;
 
 /// XDP_DROP: drop the frame.
@@ -173,7 +175,8 @@ impl Builder {
         self.asm.exit_with(DROP);
     }
 
-    /// Emits the redirect to the interface that the body named, if there is one.
+    /// Emits the redirect to the interface that the body has named. If the body has named none,
+    /// execution continues after this code.
     fn emit_interface_redirect(&mut self) {
         let here = self.asm.label();
         self.asm.push(Insn::load(Size::W, R1, R9, offset::INTERFACE));

@@ -52,7 +52,8 @@ pub mod offset {
     pub const INTERFACE: i16 = DELIVERY_BITS + 56;
     /// Offset of the tallies. A tally is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
-    /// Size in bytes of the page that contains these fields, at the beginning of a region.
+    /// Size in bytes of the page at the beginning of a region, which contains the fields of this
+    /// module.
     pub const END: i16 = 4096;
 }
 

@@ -322,7 +322,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.load_if_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
 
-    /// Returns a number that equals `num` or, if `num` is 0, the number that `insn` loads into r0.
+    /// Emits code that replaces a number by another one if it is 0, and returns the result. `insn`
+    /// loads the other number into r0.
     pub(super) fn load_if_zero(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
         let done = b.asm.label();
@@ -457,8 +458,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits the code of `only`, followed by the code of `miss`. `only` receives an exit that leads
-    /// to the code of `miss`. `miss` must end with a jump to another exit, so that the code after
+    /// Emits the code of `only` and the code of `miss`, which runs if `only` leaves through the
+    /// exit that it receives. `miss` must end with a jump to another exit, so that the code after
     /// the call runs only if `only` succeeded.
     pub fn or_else(
         &mut self,

@@ -16,7 +16,8 @@ use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 /// A SipHash computation in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct SiphashState<'s> {
-    /// The deepest of four stack slots, which holds the last word of the state.
+    /// The deepest of the four stack slots that hold the state words of SipHash. It holds the last
+    /// word.
     slot: SlotDepth,
     brand: Brand<'s>,
 }
@@ -92,7 +93,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.rotate(v2, 32);
     }
 
-    /// Emits the part of a round that computes `a += b; b = (b <<< bits) ^ a`.
+    /// Emits the part of a SipHash round that computes `a += b; b = (b <<< bits) ^ a`.
     fn add_rotate_xor(&mut self, a: Reg, b: Reg, bits: i32) {
         self.builder().asm.push(Insn::alu(Alu::Add, a, b));
         self.rotate(b, bits);

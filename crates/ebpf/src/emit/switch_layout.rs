@@ -1,4 +1,4 @@
-//! Layout of the memory words that open switched exits.
+//! Layout of the memory words with which user space opens and closes switched exits.
 
 use super::ring_layout::SWITCHED_EXITS_MAX;
 
@@ -8,7 +8,7 @@ use super::ring_layout::SWITCHED_EXITS_MAX;
 pub struct SwitchLayout {
     /// Index of the map among the maps that the caller provides.
     pub map: u32,
-    /// Byte offset of the first word in the map.
+    /// Byte offset in the map at which this layout begins.
     pub base: u32,
     /// Number of places in the filter tree at which requests have switched exits.
     pub places: u32,

@@ -6,7 +6,7 @@ use std::fmt;
 /// A reason why a filter with its arguments cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfitReason {
-    /// Reason, in prose, that `explain` shows.
+    /// Reason as a text for the user, which `explain` prints.
     pub why: Cow<'static, str>,
 }
 

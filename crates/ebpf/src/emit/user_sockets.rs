@@ -30,7 +30,8 @@ pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
 pub const CLAIM_FAILURES_OFFSET: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;
-/// Byte offsets, among a processor's claims, of the words that claim its regions.
+/// Byte offsets, from the start of a processor's claims, of the words in which programs claim the
+/// processor's regions.
 const CLAIM_WORD_OFFSETS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
 /// Fails unless the hook is tc or, for a tap on a user's sockets, a cgroup.

@@ -164,8 +164,8 @@ fn update_live_set_for_access(insn: Insn, live: &mut LiveSet) {
     }
 }
 
-/// Updates the live set for a call. A helper reads its arguments. It is also assumed to read the
-/// entire stack, except for the helpers below that read no memory.
+/// Updates the set of live registers and stack bytes for a call. A helper reads its arguments. It
+/// is also assumed to read the entire stack, except for the helpers below that read no memory.
 fn update_live_set_for_call(insn: Insn, live: &mut LiveSet) {
     use Helper::{CpuId, KtimeNs, L3ChecksumReplace, L4ChecksumReplace, SkbLoadBytes};
     use Helper::{SkbPullData, SkbVlanPop, XdpAdjustHead, XdpBuffLen, XdpLoadBytes};

@@ -1,4 +1,5 @@
-//! Mutation testing of the exam with programs in which one instruction is changed.
+//! Mutants of a program, in each of which one instruction is changed. An exam of the program's twin
+//! must reveal the changes.
 
 use super::liveness::dead_instructions;
 use crate::disasm;

@@ -53,7 +53,8 @@ pub(super) fn swap_bytes(insn: Insn, value: u64) -> Option<u64> {
     }
 }
 
-/// Sign-extends a value from its low `off` bits; if `off` is 0, returns the value unchanged.
+/// Sign-extends the low `off` bits of a value to 64 bits. If `off` is 0, returns the value
+/// unchanged.
 fn sign_extend(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
     let from_register = insn.code & SOURCE_REG != 0;
     match off {

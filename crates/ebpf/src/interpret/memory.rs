@@ -192,8 +192,8 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(region_base(FIRST_MAP_REGION + index).wrapping_add_signed(offset.into()))
     }
 
-    /// Returns the address of the element `key` of the map with this handle; 0 if `key` is not 0,
-    /// because maps have one element; `None` if there is no such map.
+    /// Returns the address of the element `key` of the map with this handle, or `None` if there is
+    /// no such map. A map has one element, so the address is 0 if `key` is not 0.
     pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
         let index = handle.checked_sub(MAP_HANDLE_TAG)?;
         let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());

@@ -89,7 +89,7 @@ pub struct Machine {
     pub budget: u32,
     /// The continuations of the program, which tail calls enter.
     pub parts: Vec<Vec<Insn>>,
-    /// Frame after the last run; `None` if the run did not change it.
+    /// Contents of the frame after the last run; `None` if the run did not change the frame.
     pub frame: Option<Vec<u8>>,
     /// VLAN tag in the frame's metadata after the last run; `None` if there is none.
     pub tag: Option<Tag>,
@@ -222,7 +222,7 @@ enum Flow {
     Skip,
     Jump(i64),
     Exit(u64),
-    /// Control continues at the beginning of the program's continuation with this index.
+    /// Control continues in the program's continuation with this index.
     Part(u64),
 }
 

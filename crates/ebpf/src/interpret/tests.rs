@@ -250,8 +250,8 @@ const OPERATIONS: [Alu; 12] = [
     Alu::Arsh,
 ];
 
-/// Yields straight-line arithmetic on r0 to r5: constants first, then any operation, shift and
-/// divisor.
+/// Yields random arithmetic without jumps. The code first sets r0 to r5 to constants, and then
+/// performs arbitrary operations on them, including shifts and divisions by any number.
 fn random_arithmetic() -> impl Strategy<Value = Vec<Insn>> {
     let reg = (0_u8..6).prop_map(|number| Reg::new(number).unwrap_or(R0));
     let constant = prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 63), any::<u64>()];

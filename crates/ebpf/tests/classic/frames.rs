@@ -172,8 +172,8 @@ fn metadata_value(metadata: &ClassicMetadata, offset: u32) -> u32 {
     }
 }
 
-/// Loads a value from a frame. A frame that is too short for an offset below 400 is extended in
-/// seven of eight cases. Returns `None` if the value is outside the frame.
+/// Loads a value from a frame. If the frame is too short for an offset below 400, extends the frame
+/// with probability 7/8. Returns `None` if the value is outside the frame.
 fn load_from_frame(
     frame: &mut Frame,
     at: usize,

@@ -37,8 +37,8 @@ pub(crate) fn emit_classic(
     })
 }
 
-/// A reference that runs a classic program itself, to check its eBPF translation. The frames are in
-/// the form in which this hook sees them.
+/// A judge that runs a classic program itself, as the reference for the program's eBPF translation.
+/// The frames are in the form in which this hook sees them.
 pub(crate) struct ClassicJudge<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
 impl TwinRunner for ClassicJudge<'_> {

@@ -27,8 +27,8 @@ pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     Some(slots)
 }
 
-/// Returns the character, with spaces around brackets and commas, so that each of them becomes a
-/// token. Stars and signs of offsets already have spaces.
+/// Returns a bracket or comma with spaces around it, so that it becomes a token of its own. Returns
+/// any other character alone. Stars and signs of offsets already have spaces.
 fn add_spaces(c: char) -> Vec<char> {
     if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }
 }

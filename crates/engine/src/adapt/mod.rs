@@ -99,7 +99,8 @@ impl Drop for AdaptationThread {
 struct PathObserver {
     lives: Vec<Live>,
     adapt: Arc<AdaptationSettings>,
-    /// The cost table, corrected by the observations.
+    /// The machine's cost table, with the costs that the observations of these paths have
+    /// corrected.
     costs: Costs,
     /// Current length of an observation in ns; grows while few blocks arrive.
     observation_ns: u64,
@@ -180,9 +181,9 @@ impl PathObserver {
         }
     }
 
-    /// Observes the paths once. Blocks for the length of an observation. Returns `None` if the
-    /// paths have ended or the observing thread must end. Returns `Some(None)` if the first path
-    /// changed during the observation or a space did not respond.
+    /// Makes one observation of the paths, and blocks for its length. Returns `None` if the paths
+    /// have ended or the observing thread must end. Returns `Some(None)` if the first path changed
+    /// during the observation or a space did not respond.
     fn observation(&mut self, wakes: &Receiver<ObserverMessage>) -> Option<Option<Observation>> {
         let live = self.lives.first()?.clone();
         let lives = self.lives.clone();
@@ -244,9 +245,9 @@ impl PathObserver {
         (self.adapt.copies || self.adapt.stages) && self.spread_work(observation, &plan, &machine)
     }
 
-    /// Moves filters between the kernel and threads, if such a move is due. `why` is the reason
-    /// that users see. Returns true if a move was made, was refused, or will be made if the next
-    /// observations agree with this one.
+    /// Moves filters between the kernel and threads if a move is due. `why` is the reason that the
+    /// report of the move states. Returns true if a move was made, was refused, or will be made if
+    /// the next observations agree with this one.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveProposal { now, then, places });

@@ -15,10 +15,11 @@ use std::collections::HashSet;
 /// The evidence that the policy requires before it moves filters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoveThreshold {
-    /// Minimum saving per block, as a fraction of its current cost.
+    /// Minimum saving for which the policy makes a move, as a fraction of the current cost of a
+    /// block.
     saving_min: f64,
-    /// Number of consecutive observations that must propose a move, in excess of the number that
-    /// adding replicas requires.
+    /// Number of consecutive observations that must propose a move, beyond the number in
+    /// [`RatePolicy::agreeing_observations`].
     extra_votes: u32,
 }
 
@@ -36,9 +37,9 @@ impl MoveThreshold {
 /// move.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MoveProposal {
-    /// Current average cost of a block in ns.
+    /// Average cost of a block in ns without the move.
     pub(super) now: f64,
-    /// Predicted average cost of a block in ns after the move.
+    /// Predicted average cost of a block in ns with the move.
     pub(super) then: f64,
     /// The nodes to move, each with the name of its new space.
     pub(super) places: Vec<NodePlacement>,
@@ -62,7 +63,7 @@ pub(super) struct MovePolicy {
     /// Nodes that were moved at least once. A further move of one of these nodes lengthens the
     /// pause.
     moved: HashSet<NodeId>,
-    /// Moves that were refused permanently.
+    /// Moves that the path has refused permanently, which are not proposed again.
     refused: Vec<Vec<NodePlacement>>,
     pause_until_ns: u64,
     pause_ns: u64,
@@ -82,15 +83,16 @@ impl MovePolicy {
         }
     }
 
-    /// Returns true if the policy will make a move once more observations propose it.
+    /// Returns true if the last observation proposed moves that the policy will make if further
+    /// observations propose them too.
     pub(super) const fn is_imminent(&self) -> bool {
         self.votes > 0
     }
 
     /// Decides whether to make the moves that an observation proposes. `at` is the time of the
-    /// observation in ns, and `move_offer` is `None` if it proposes no move. Returns the moves to
-    /// make, if enough consecutive observations after the pause agree on them and on a sufficient
-    /// saving. Otherwise returns `None`.
+    /// observation in ns, and `move_offer` is its proposal, if it has one. Returns the moves to
+    /// make if enough consecutive observations after the pause propose the same moves with a
+    /// sufficient saving. Otherwise returns `None`.
     pub(super) fn decide(
         &mut self,
         at: u64,

@@ -22,8 +22,8 @@ pub(super) struct CounterSnapshot {
     /// Counters that each kernel program has collected since the last change of the path.
     in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
-    /// Number of changes to the path before the snapshot. It detects a change between two
-    /// snapshots.
+    /// Number of changes made to the path before the snapshot. Two snapshots with different numbers
+    /// cannot be compared.
     changes: u64,
 }
 
@@ -140,8 +140,9 @@ impl Observation {
         most as f64 >= SATURATED_BUSY_RATIO_MIN * self.measured.elapsed_ns as f64
     }
 
-    /// Returns a copy of the cost table `known` with the observed arc shares. The share of an arc
-    /// is the fraction of blocks that take it. The costs themselves stay unchanged.
+    /// Returns a copy of the cost table `known` with the arc shares that this observation measured.
+    /// The share of an arc is the fraction of blocks that take it. The costs themselves stay
+    /// unchanged.
     pub(super) fn costs_with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);

@@ -57,9 +57,9 @@ impl ReplicaStep {
 #[derive(Debug)]
 pub(super) struct ReplicaPolicy {
     rate_policy: RatePolicy,
-    /// Block rates in consecutive observations. Before replicas are added, these are the
-    /// observations that agree on adding them; afterwards, the observations that measure their
-    /// effect.
+    /// Blocks per second in consecutive observations. Before replicas are added, these are the
+    /// observations that agree on adding replicas; afterwards, the observations that measure the
+    /// effect of the replicas.
     votes: Vec<f64>,
     /// Number of consecutive observations in which all threads together used less than
     /// [`SINGLE_INSTANCE_BUSY_RATIO_MAX`] of a processor and every thread had spare capacity.
@@ -87,9 +87,9 @@ impl ReplicaPolicy {
         }
     }
 
-    /// Returns the time in ns to sleep until the next observation. `soon` is true if a pending
-    /// change awaits another observation; the time is then 0. Otherwise, it is twice the previous
-    /// time, within limits.
+    /// Returns the time in ns to sleep until the next observation. If a change is pending and needs
+    /// another observation (`soon`), the time is 0. Otherwise, it is twice the previous time,
+    /// within limits.
     pub(super) fn next_sleep_ns(&mut self, soon: bool) -> u64 {
         let next = (self.sleep * 2).clamp(
             self.rate_policy.observation_ns,

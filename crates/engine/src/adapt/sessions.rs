@@ -15,7 +15,8 @@ use pipeline::explain::format_short_duration;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// Interval between two readings of the dispatcher's block counts, in ns.
+/// Interval between two readings of the block counts in the dispatcher of a replicated chain, in
+/// ns.
 const INTERVAL_NS: u64 = 200_000_000;
 /// Maximum time for which the path is paused while the replicas empty their queues. The move of
 /// sessions is abandoned after it.
@@ -28,8 +29,8 @@ const PAUSE_MAX_NS: u64 = 64_000_000_000;
 /// The state of the load balancing between the replicas of a path.
 #[derive(Debug, Default)]
 pub(super) struct SessionBalance {
-    /// The replicas (from, to) between which the last reading proposed a move; `None` if it
-    /// proposed none.
+    /// The two replicas, from and to, between which the last reading of the block counts proposed
+    /// to move sessions. `None` if it proposed no move.
     proposed: Option<(u8, u8)>,
     /// Pause that must separate the next move of sessions from the last one, in ns.
     pause_ns: u64,
@@ -65,8 +66,8 @@ impl PathObserver {
         }
     }
 
-    /// Reads the number of blocks in each bucket of sessions since the last call. Moves sessions
-    /// between replicas if a move is due.
+    /// Reads how many blocks have been dispatched to each bucket of sessions since the last call.
+    /// Moves sessions between two replicas if these numbers call for a move and its pause is over.
     pub(super) fn balance_sessions_once(&mut self) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.sessions) else { return };
         let shares = session_shares(live, SPACE_WAIT_MAX);

@@ -17,7 +17,8 @@ use crate::live::Live;
 use pipeline::explain;
 use pipeline::plan::{Machine, Plan, StageDivision};
 
-/// A proposal of the planner to distribute work: by replicas, or by stages in threads of their own.
+/// A proposal of the planner to distribute the work of a busy thread: by replicas, or by stages in
+/// threads of their own.
 enum SpreadProposal {
     Replicas(String),
     Stages(StageDivision),
@@ -27,8 +28,8 @@ enum SpreadProposal {
 /// stages ran before.
 #[derive(Debug)]
 pub(super) struct StagesInThreads {
-    /// Number of changes to the path when the stages were moved. If the path has changed since
-    /// then, the stages no longer match its plan.
+    /// Number of changes that had been made to the path when the stages were moved. If the path has
+    /// changed since then, the stages no longer match its plan.
     changes: u64,
     homes: Vec<NodePlacement>,
 }

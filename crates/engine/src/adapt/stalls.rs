@@ -16,7 +16,8 @@ use runtime::control::{ControlEvent, SinkStall};
 use std::sync::mpsc::Receiver;
 
 impl PathObserver {
-    /// Moves sinks whose writes stall. Blocks until the thread is asked to stop.
+    /// Moves each sink whose writes stall to a separate thread. Blocks until the observing thread
+    /// must end.
     pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<ObserverMessage>) {
         while let Ok(ObserverMessage::Space(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {

@@ -28,8 +28,8 @@ const START_OBSERVATION_NS: u64 = 2_000_000_000;
 /// must agree, so a wrong placement is corrected after a tenth of the observation period.
 const START_RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// Maximum fraction of a filter's input that takes an arc for the arc to count as seldom taken. The
-/// reason for a move names the arcs that are seldom taken.
+/// Upper bound of an arc's share for the reason for a move to name the arc. The share of an arc is
+/// the fraction of its filter's blocks that take the arc.
 const REPORTED_ARC_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
@@ -146,9 +146,9 @@ impl PathObserver {
     }
 }
 
-/// The result of a comparison of a path's counters with an earlier snapshot.
+/// The result of comparing a path's counters with an earlier snapshot of them.
 enum CounterCheckOutcome {
-    /// Nothing has changed, so the next comparison uses the same snapshot.
+    /// No filter has moved, so the next comparison uses the same snapshot.
     Continue,
     /// The path has changed, so counting restarts from a new snapshot.
     Restart,

@@ -72,10 +72,10 @@ impl Losses {
         }
     }
 
-    /// Adds the losses at locations that belong to one worker each, such as the worker's socket. If
-    /// the counters of the workers determine the loss, the count is exact. Otherwise the count is
-    /// unknown, and a lower bound and a note are added. `quiet` and `alone` are the flags of
-    /// [`aggregate_losses`].
+    /// Adds the losses at locations that belong to a single worker each, such as the worker's
+    /// socket. If the counters of the workers determine the number of lost blocks, the count is
+    /// exact. Otherwise, the count is unknown, and a lower bound and a note are added. `quiet` and
+    /// `alone` are the flags of [`aggregate_losses`].
     fn add_worker_losses(&mut self, all: &[WorkerCounters], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
@@ -120,9 +120,9 @@ impl Losses {
     }
 }
 
-/// Returns bounds on the number of missing blocks, for losses at locations that belong to one
-/// worker each. The first number is the minimum, the second the maximum. Returns `None` if a
-/// counter could not be read. `quiet` is true if all workers started before the first block.
+/// Returns the minimum and the maximum number of blocks that no worker processed, because they were
+/// lost at a location of a single worker, such as its socket. Returns `None` if a counter could not
+/// be read. `quiet` is true if all workers started before the first block.
 fn loss_bounds(all: &[WorkerCounters], quiet: bool) -> Option<(u64, u64)> {
     let sum: u64 = all.iter().map(WorkerCounters::total_lost).sum::<Option<u64>>()?;
     if sum == 0 {

@@ -91,11 +91,11 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
     }
 }
 
-/// Computes the blocks in the shares of killed worker processes that these processes did not
-/// report. These are the blocks that one surviving worker received or lost, minus the reported
-/// shares of all workers and the losses of all survivors. Survivors may have received or lost
-/// different numbers of blocks; the smallest number is used if the run was `stopped`, otherwise the
-/// largest. Returns 0 if no worker survived.
+/// Computes the number of blocks in the shares of killed worker processes that these processes did
+/// not report: the blocks that one surviving worker received or lost, minus the reported shares of
+/// all workers and the losses of all survivors. Survivors may have received or lost different
+/// numbers of blocks; the smallest number is used if the run was `stopped`, otherwise the largest.
+/// Returns 0 if no worker survived.
 fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
     let saw = |view: &&&WorkerCounters| view.total_arrived().unwrap_or(view.received.blocks);

@@ -20,7 +20,8 @@ use pipeline::Graph;
 use pipeline::graph::NodeId;
 use runtime::ledger::{Edge, EdgeKind, Ledger, NodeEntry, NodeName, RingEnd};
 
-/// The name of the filter that follows each source of a worker.
+/// The name of the filter that divides a source's blocks among worker processes. It follows each
+/// source of a worker.
 pub(super) const SHARD_FILTER: &str = "shard";
 
 /// The route that blocks take from a source to the filter that divides them among worker processes.
@@ -30,9 +31,9 @@ pub(super) struct DividedSource {
     pub(super) source: usize,
     /// Index of the filter that follows the source and divides its blocks.
     pub(super) share: usize,
-    /// Index of the edge from the source to the dividing filter.
+    /// Index of the edge from the source to the filter that divides the source's blocks.
     pub(super) edge: usize,
-    /// The name of the source.
+    /// The name of the source, as in the ledger.
     pub(super) name: String,
     /// Position of the source among the sources with the same name, from 0.
     nth: usize,
@@ -42,22 +43,26 @@ pub(super) struct DividedSource {
 /// source's blocks among the workers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerCounters {
-    /// Blocks of the worker's own share that reached the dividing filter.
+    /// Blocks of the worker's own share that reached the `shard` filter, which divides the blocks
+    /// among the workers.
     pub(super) own: Amount,
-    /// Blocks of all shares that reached the filter, including the worker's own share.
+    /// All blocks that reached the `shard` filter: those of the worker's own share, and those of
+    /// other workers' shares.
     pub(super) received: Amount,
-    /// Blocks of any share lost on the route to the filter, with the location of the loss.
+    /// Blocks of any share that were lost before the `shard` filter, by location of the loss.
+    /// `None` stands for an unknown number.
     pub(super) lost: Vec<(DropReason, Option<u64>)>,
 }
 
 impl WorkerCounters {
-    /// Returns the number of blocks lost on the route, or `None` if a counter could not be read.
+    /// Returns the number of blocks lost before the `shard` filter, or `None` if a counter could
+    /// not be read.
     pub(super) fn total_lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
 
-    /// Returns the number of blocks that reached the dividing filter or were lost on the route to
-    /// it. Returns `None` if a counter could not be read.
+    /// Returns the number of blocks that reached the `shard` filter or were lost before it. Returns
+    /// `None` if a counter could not be read.
     pub(super) fn total_arrived(&self) -> Option<u64> {
         self.total_lost().map(|lost| self.received.blocks + lost)
     }
@@ -119,8 +124,8 @@ impl DividedSource {
     }
 
     /// Reduces the ledger of a killed worker to the share that the worker reported. The worker's
-    /// counters after its last report are unknown. The nodes and edges on the route are therefore
-    /// replaced by new ones that count only this share.
+    /// counters after its last report are unknown. The nodes and edges from the source to the
+    /// `shard` filter are therefore replaced by new ones that count only the reported share.
     pub(super) fn reduce_killed_worker(
         &self,
         graph: &Graph,
@@ -157,8 +162,8 @@ impl DividedSource {
         WorkerCounters { own, ..WorkerCounters::default() }
     }
 
-    /// Adds blocks of a killed worker's share that the worker never reported. Counts them as
-    /// dropped.
+    /// Adds blocks to the ledger that belong to the share of a killed worker and that the worker
+    /// never reported. Counts them as dropped.
     pub(super) fn add_unreported_share(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
             return;
@@ -181,7 +186,7 @@ impl DividedSource {
         }
     }
 
-    /// Returns the counters of the route's source in the ledger, or `None` if the ledger has none.
+    /// Returns the counters of this source in the ledger, or `None` if the ledger has none.
     pub(super) fn source_entry<'l>(
         &self,
         ledger: &'l mut Ledger,
@@ -198,9 +203,9 @@ impl DividedSource {
         row.planned == self.source && *row.name == *self.name
     }
 
-    /// Returns the plan index under which the node `name` of this route is counted. For the reading
-    /// side of a ring, this is the index of the dividing filter; otherwise, it is the index of the
-    /// source.
+    /// Returns the plan index under which the ledger counts the node `name`, a node between the
+    /// source and the `shard` filter. For the reading side of a ring, this is the index of the
+    /// filter; otherwise, it is the index of the source.
     fn planned_index(&self, name: &NodeName) -> usize {
         if name.ring_end() == Some(RingEnd::Import) { self.share } else { self.source }
     }
@@ -210,7 +215,8 @@ impl DividedSource {
         ledger.edges.iter().filter(move |edge| edge.planned == number)
     }
 
-    /// Removes the losses on this route from the ledger. Returns them with their locations.
+    /// Removes the losses between the source and the `shard` filter from the ledger. Returns these
+    /// losses with their locations.
     fn take_losses(&self, ledger: &mut Ledger) -> Vec<(DropReason, Option<u64>)> {
         let mut lost: Vec<(DropReason, Option<u64>)> = Vec::new();
         for at in 0..ledger.edges.len() {
@@ -227,7 +233,7 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts `amount` from the counters of this route upstream of the node `to`: from the edges
+    /// Subtracts `amount` from the counters between the source and the node `to`: from the edges
     /// that lead to `to`, and from the nodes and edges before them.
     fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
@@ -246,8 +252,8 @@ impl DividedSource {
     }
 
     /// Subtracts `part` from the blocks put on the edge at index `at` of the ledger. Also subtracts
-    /// it from the node that put these blocks on the edge, and from the edges and nodes upstream of
-    /// that node.
+    /// `part` from the node that put these blocks on the edge, and from the edges and nodes
+    /// upstream of that node.
     fn subtract_edge_input(&self, ledger: &mut Ledger, at: usize, part: Amount) {
         let edge = &mut ledger.edges[at];
         edge.put = edge.put.saturating_sub(part);

@@ -120,7 +120,8 @@ fn report_with_losses(
     worker_report
 }
 
-/// Merges the reports. Returns the counters of the source, and the number of lost blocks.
+/// Merges the reports of several worker processes. Returns the merged counters of the source, and
+/// the number of lost blocks.
 fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     let mut merged = merge_reports(&shard_graph(), engines);
     assert_eq!(merged.ledger.imbalances(), []);
@@ -128,8 +129,9 @@ fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Inserts a ring between two threads on the edge at index `at` of a report's ledger, and returns
-/// the report. `of` contains the plan indices of the ring's writing end and reading end.
+/// Replaces the edge at index `at` of a report's ledger by a ring between two threads, and returns
+/// the report. `of` contains the plan indices under which the writing end and the reading end of
+/// the ring are counted.
 fn report_with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);

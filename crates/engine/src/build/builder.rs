@@ -30,12 +30,12 @@ use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{RollbackLog, StepResource};
 
-/// The running state of a connected component. A hot swap of the component is prepared from it.
+/// The running state of a connected component, for which new content is prepared.
 pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningComponent,
     /// Numbers of the nodes that the hot swap keeps.
     pub(crate) kept: &'a HashSet<usize>,
-    /// Numbers of the kept nodes whose filter is replaced by a new filter.
+    /// Numbers of the kept nodes whose filter the hot swap replaces by a new filter.
     pub(crate) renewed: &'a HashSet<usize>,
     /// Edges of the running plan that leave the kernel: the number of the edge, and the index of
     /// the same edge in the new plan.
@@ -48,7 +48,8 @@ pub(crate) struct SwapContext<'a> {
 }
 
 impl SwapContext<'_> {
-    /// Returns true if the swap keeps this node; always false for the ends of rings.
+    /// Returns true if the hot swap keeps the node with this key. Always returns false for the ends
+    /// of rings.
     pub(super) fn is_kept(&self, key: NodeKey) -> bool {
         match key {
             NodeKey::Node(number) | NodeKey::ProgramOutput(number) => self.kept.contains(&number),
@@ -62,7 +63,7 @@ impl SwapContext<'_> {
 pub(crate) struct ProgramSuccession {
     /// Index of the running program among the kernel programs of its connected component.
     pub(crate) kernel: usize,
-    /// The number of the source node under which the ledger reports the program.
+    /// Node number of the program's first source, under which the ledger reports the program.
     pub(crate) first: usize,
     /// The successor program, and the handle that installs it.
     pub(crate) next: NextGeneration,
@@ -86,12 +87,13 @@ pub(super) struct Draft {
     /// Successors of running kernel programs, each with the node through which the output of the
     /// program enters the space.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
-    /// Running kernel programs, each as the node through which its output enters the space. The
-    /// list of a program contains its edges out of the kernel, each with the target node.
+    /// Running kernel programs whose output enters this space. Each is given as the node through
+    /// which its output enters, and the list of its edges out of the kernel with their target
+    /// nodes.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// Placeholders for nodes that already run, each with the key of its node.
+    /// Placeholders for nodes that already run, each with the [`NodeKey`] of its node.
     pub(super) kept: Vec<(Local, NodeKey)>,
-    /// New filters for nodes that the hot swap keeps, with the keys of those nodes.
+    /// New filters for nodes that the hot swap keeps, each with the [`NodeKey`] of its node.
     pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
@@ -126,7 +128,8 @@ pub(super) struct Builder<'p> {
     /// The numbers of the plan's nodes and edges. A number stays the same for the lifetime of the
     /// path.
     pub(super) ids: &'p PlanNumbers,
-    /// The running state of the component if this build prepares a hot swap; otherwise `None`.
+    /// The running state of the component if this build prepares a hot swap of it; otherwise
+    /// `None`.
     pub(super) again: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
@@ -248,8 +251,8 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Returns the space where the blocks of `space` enter this process. For a kernel space, this is
-/// the first thread of its component or, if the component has no thread, its first kernel space.
+/// Returns the space of this process where the blocks of `space` arrive. For a kernel space, this
+/// is the first thread of its component or, if the component has no thread, its first kernel space.
 /// For any other space, it is `space` itself.
 pub(super) fn entry_thread_space(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)

@@ -35,7 +35,7 @@ impl<'p> Builder<'p> {
     }
 }
 
-/// The context for opening endpoints.
+/// The context in which the sources, sinks and programs of a path are opened.
 pub(super) struct EndpointContext<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ids: &'p PlanNumbers,
@@ -199,8 +199,8 @@ impl EndpointContext<'_> {
     }
 }
 
-/// Returns substitutes for the nodes that write a program's input and read its output, for a
-/// replay. The program itself does not run; its output comes from the recording.
+/// Returns substitutes for the two nodes that write the input of a program and read its output.
+/// They serve a replay, in which the program does not run; its output comes from the recording.
 fn recorded_program_halves(
     replay: &Arc<Replay>,
     planned: usize,

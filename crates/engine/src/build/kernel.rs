@@ -36,8 +36,8 @@ pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
 }
 
 impl Draft {
-    /// Returns the new kernel programs whose output enters the space of this draft, each with the
-    /// node through which it enters. Successors of running programs are included.
+    /// Returns all new kernel programs whose output enters this space, including successors of
+    /// running programs. Each is paired with the node through which its output enters.
     fn generations(&self) -> impl Iterator<Item = (Local, &Generation)> {
         let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.generation));
         first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.generation)))
@@ -80,8 +80,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Builds successors of running kernel programs, for the programs whose frames enter user space
-    /// in the space `place`. Fails for a source that does not run in the kernel yet.
+    /// Builds a successor for each running kernel program whose frames enter user space in the
+    /// space `place`. Fails for a source that does not run in the kernel yet.
     pub(super) fn build_successors(
         &self,
         place: usize,
@@ -129,9 +129,9 @@ impl Builder<'_> {
         self.plan.spaces[space].component == self.part
     }
 
-    /// Calls `make` with the inputs from which a kernel program is built. `planned` is the program
-    /// in the plan, and `first` its first source. `origin` is the number of this source in the
-    /// metadata of its blocks.
+    /// Collects the inputs from which a kernel program is built, and calls `make` with them.
+    /// `planned` is the program in the plan, and `first` its first source. `origin` is the number
+    /// of this source in the metadata of its blocks.
     fn with_kernel_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
@@ -204,7 +204,7 @@ impl Builder<'_> {
         draft.generations().map(kernel_exits).collect()
     }
 
-    /// Adds placeholders for the nodes through which the output of running kernel programs enters
+    /// Adds a placeholder for each node through which the output of a running kernel program enters
     /// the space.
     pub(super) fn add_running_program_placeholders(
         &self,
@@ -264,8 +264,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the error for an edge out of the kernel whose target this space reaches neither
-    /// directly nor by a ring.
+    /// Returns the error for an edge out of the kernel whose target is neither in this space nor
+    /// connected to it by a ring.
     fn missing_ring_error(&self, place: usize, edge: usize) -> BuildError {
         let graph = &self.plan.graph;
         let name = |id: NodeId| graph.node(id).name();

@@ -85,8 +85,9 @@ impl Builder<'_> {
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
     }
 
-    /// Returns the label of a ring: the names of the nodes at both ends of its edge. A ring to or
-    /// from a replica lies on no edge of the plan; its label is `title` and the ring's number.
+    /// Returns the label of a ring for reports: the names of the nodes at both ends of its edge. A
+    /// ring to or from a replica lies on no edge of the plan; its label is `title` and the ring's
+    /// number.
     fn ring_label(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {

@@ -64,7 +64,7 @@ impl Builder<'_> {
         Ok(node)
     }
 
-    /// Returns a placeholder for a node that already runs.
+    /// Returns a placeholder for a node of the new plan that already runs.
     pub(super) fn placeholder(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
         let name = used.map_or_else(|| "merge".to_owned(), Use::display_name);

@@ -36,8 +36,8 @@ pub(super) struct ReplicatedChain {
     /// Rings from the dispatcher to each replica. No ring leads to the replica in the dispatcher's
     /// space; both ends are then `None`.
     to: Vec<RingEnds>,
-    /// Rings from each replica to the join. No ring leads from the replica in the join's space;
-    /// both ends are then `None`.
+    /// Rings from each replica to the join of the chain. No ring leads from the replica in the
+    /// join's space; both ends are then `None`.
     from: Vec<RingEnds>,
     /// Seed of the hash functions of all replicas, so that a session has the same key in each.
     seed: u64,
@@ -174,8 +174,8 @@ impl Builder<'_> {
         processors
     }
 
-    /// Builds the dispatcher and, if the dispatcher's space has a replica, that replica. Returns
-    /// the dispatcher.
+    /// Builds the dispatcher of a replicated chain. If the dispatcher's space also has a replica,
+    /// builds this replica, too. Returns the dispatcher.
     fn build_dispatcher(
         &self,
         copied: &ReplicaChain,
@@ -227,7 +227,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Builds the join and, if the join's space has a replica, that replica. Returns the join.
+    /// Builds the join of a replicated chain. If the join's space also has a replica, builds this
+    /// replica, too. Returns the join.
     fn build_join(
         &self,
         copied: &ReplicaChain,
@@ -316,7 +317,7 @@ impl Builder<'_> {
         draft.assembly.add_arc(last, out, self.output_classes(copied), false, edge);
     }
 
-    /// Returns all classes that the edges out of a chain select.
+    /// Returns all classes that the edges out of a replicated chain select.
     fn output_classes(&self, copied: &ReplicaChain) -> SelectedClasses {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
@@ -324,8 +325,8 @@ impl Builder<'_> {
         to_selected_classes(&ClassSet::union_of(&classes))
     }
 
-    /// Builds the node through which the blocks of a ring enter the space. Connects this node to
-    /// the node `to`. `from` is the name of the space that writes the ring.
+    /// Builds the node through which the blocks of a ring enter this space, and connects it to the
+    /// node `to`. `from` is the name of the space that writes the ring.
     fn build_ring_entry(
         &self,
         copied: &ReplicaChain,

@@ -27,11 +27,11 @@ use sys::steps::StepResource;
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// Number of the running ring that the new plan keeps, and a flag that is true once the build
-    /// has placed the reading end. `None` for a new ring.
+    /// For a running ring that the new plan keeps, its number, and a flag that is true once the
+    /// build has placed its reading end. `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space at which the edges of the ring merge. `None` until this node
-    /// is built.
+    /// The node of the writing space through which all edges lead into the ring. `None` until this
+    /// node is built.
     enter: Option<Local>,
 }
 
@@ -55,9 +55,9 @@ impl PendingRing {
 const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
-    /// Adds the node at one end of a ring to a space. The node owns the writing end `export`; at
-    /// the reading end, `export` is `None`, and the node has no operation. `name` is the name of
-    /// the space at the other end, and `planned` the number of the node.
+    /// Adds the node at one end of a ring to a space. `export` is the writing end, which the node
+    /// then owns. It is `None` at the reading end, where the node only passes blocks on. `name` is
+    /// the name of the space at the other end, and `planned` the number of the node.
     pub(super) fn add_ring_node(
         &mut self,
         (end, name): (RingEnd, String),

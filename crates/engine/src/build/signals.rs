@@ -40,8 +40,8 @@ impl Builder<'_> {
     }
 }
 
-/// Returns the number of blocks of maximum length that fill half of a space's intake, or `u64::MAX`
-/// if the space has no source.
+/// Returns the number of blocks of maximum length that fill half of the pool into which the sources
+/// of a space write. Returns `u64::MAX` if the space has no source.
 fn blocks_in_half_intake(assembly: &Assembly) -> u64 {
     let PoolConfig { segment, segments } = intake_config(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.operator {

@@ -18,7 +18,7 @@ use wire::emit::udp_frame;
 /// A kernel ring with few blocks notifies its reader within a millisecond, so every thread with
 /// work runs during the window.
 const IDLE_CPU_NS_MAX: u64 = 50_000;
-/// Interval between two checks that all threads are idle.
+/// Time window in which one check determines whether all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
 /// Maximum number of checks that all threads are idle. After it, the wait ends even if some thread
 /// still runs.

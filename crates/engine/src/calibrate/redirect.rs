@@ -47,21 +47,22 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// `socket` and `redirected`. Their times exclude the time to send a frame that nothing receives.
 /// The other requests observe frames on `lo`; their times include the time to send the frame.
 struct RedirectCosts {
-    /// Time per frame that an XDP program drops.
+    /// Processor time per frame when an XDP program drops the frame.
     dropped: f64,
-    /// Time per frame that an XDP program passes to a socket, from which a thread receives and
-    /// discards it.
+    /// Processor time per frame when an XDP program passes the frame to a socket, from which a
+    /// thread receives and discards it.
     socket: f64,
-    /// Time per frame when the XDP program runs the filter `dport` and passes the frame to a
-    /// socket, from which a thread receives and discards it.
+    /// Processor time per frame when the XDP program runs the filter `dport` and passes the frame
+    /// to a socket, from which a thread receives and discards it.
     redirected: f64,
-    /// Time per frame when an eBPF program counts it as discarded.
+    /// Processor time per frame when an eBPF program only counts the frame, as discarded.
     discarded: f64,
-    /// Time per frame when an eBPF program sends a copy through [`SENDING_INTERFACE`].
+    /// Processor time per frame when an eBPF program sends a copy through [`SENDING_INTERFACE`].
     sent: f64,
-    /// Time per frame when a thread receives it and sends it through [`SENDING_INTERFACE`].
+    /// Processor time per frame when a thread receives the frame and sends it through
+    /// [`SENDING_INTERFACE`].
     thread: f64,
-    /// Time per frame that a thread receives and discards, without sending it.
+    /// Processor time per frame when a thread receives the frame and discards it.
     alone: f64,
 }
 

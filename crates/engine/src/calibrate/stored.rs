@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The first line of the cost table file, by which the file is recognized.
 const HEADER_LINE: &str = "streamline costs of a machine";
-/// Maximum size in bytes of a cost table file that is read.
+/// Maximum size in bytes of a cost table file. Larger files are not read.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// A persisted cost table, with the time and the machine of its measurement.

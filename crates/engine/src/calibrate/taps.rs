@@ -38,9 +38,9 @@ const ROUNDS: usize = 20;
 /// Length of a record that a program copies to user space, in bytes.
 const RECORD_BYTES: usize = 128;
 
-/// Filters of one of the measured requests. Their twins do not read headers.
+/// Filters of a measured request whose twins read no headers.
 const HEADERLESS_TWINS: [&str; 5] = ["count", "hist", "count", "hist", "count"];
-/// Filters of one of the measured requests. The twins of some of them read headers.
+/// Filters of a measured request. The twins of some of these filters read headers.
 const HEADER_TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
 /// Maximum plausible additional cost of a twin for single frames, in ns. A higher measured value is
 /// noise.
@@ -70,18 +70,18 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Processor time per frame in ns, excluding the time to send the frame, for several receivers.
 struct TapCosts {
-    /// Time per frame when a program that does nothing is attached.
+    /// Processor time per frame when a program that does nothing is attached.
     tap: f64,
-    /// Time per frame when a thread reads the frames from a packet socket.
+    /// Processor time per frame when a thread reads the frames from a packet socket.
     socket: f64,
-    /// Time per frame when a program copies every frame to user space, and a thread reads the
-    /// copies.
+    /// Processor time per frame when a program copies every frame to user space, and a thread reads
+    /// the copies.
     exported: f64,
-    /// Additional time per frame when a program copies every frame and also runs the twins of
-    /// [`HEADERLESS_TWINS`].
+    /// Processor time per frame that the twins of [`HEADERLESS_TWINS`] add to a program that copies
+    /// every frame to user space.
     plain: f64,
-    /// Additional time per frame when a program copies every frame and also runs the twins of
-    /// [`HEADER_TWINS`].
+    /// Processor time per frame that the twins of [`HEADER_TWINS`] add to a program that copies
+    /// every frame to user space.
     twins: f64,
 }
 

@@ -18,9 +18,10 @@ use sys::bpf::{Map, Program, ProgramKind};
 const RUNS_PER_CALL: u32 = 50_000;
 /// Number of system calls per measurement. The result is the time of the fastest call.
 const ROUNDS: usize = 5;
-/// Number of test runs per system call, for twins that edit frames.
+/// Number of test runs per system call in the measurement of a twin that edits frames.
 const EDITING_RUNS_PER_CALL: u32 = 1;
-/// Number of system calls for twins that edit frames.
+/// Number of system calls per measurement of a twin that edits frames. The result is the time of
+/// the fastest call.
 const EDITING_CALLS: usize = 2_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {

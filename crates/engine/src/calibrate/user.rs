@@ -25,7 +25,8 @@ const LONG_FRAME_BYTES: u32 = 1400;
 const ROUNDS: usize = 5;
 /// Minimum cost that the calibration reports for a filter, in ns.
 const FILTER_COST_MIN_NS: f64 = 0.5;
-/// The empty name. [`measure_node_cost`] takes it to mean all filters of a request together.
+/// The empty node name, which stands for all filters of a request together (see
+/// [`measure_node_cost`]).
 const ALL_FILTERS: &str = "";
 
 /// Average cost and length of the blocks that arrive at a node.

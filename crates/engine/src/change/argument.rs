@@ -116,8 +116,8 @@ impl InPlaceChange {
         Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })
     }
 
-    /// Returns the command queues of the spaces that run the changed filters or their replicas, in
-    /// the order of the plan.
+    /// Returns the command queues of all spaces that run a filter with changed arguments or a
+    /// replica of it, in the order of the plan.
     fn command_queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
         let (mut queues, plan) = (Vec::new(), &self.plan);
         let all = |id: &NodeId| match plan.replicas_of(*id) {

@@ -28,7 +28,8 @@ use sys::steps::StepResource;
 /// recorded change, and of callbacks that run while the spaces are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
-    /// Called once the old graph is finished. From then on, the switch cannot fail any more.
+    /// Called when the old graph has processed its last block. From then on, the switch cannot fail
+    /// any more.
     pub(super) settled: &'h dyn Fn(),
     pub(super) handover: Option<Handover<'a>>,
 }
@@ -39,9 +40,10 @@ pub(super) struct BuiltChange {
     pub(super) ids: PlanNumbers,
     pub(super) origins: Origins,
     pub(super) parts: Vec<Prepared>,
-    /// The spaces to switch, in the order of the plan. A new space is paired with its thread.
+    /// The spaces that the switch gives new content, in the order of the plan. A new space is
+    /// paired with its thread.
     targets: Vec<(switch::SpaceSwitch, Option<SpaceThread>)>,
-    /// Spaces that lose all their nodes in the switch, and therefore end.
+    /// Spaces that have no nodes in the new graph. Each drains its rings and then ends.
     leaving: Vec<switch::EmptiedSpace>,
     /// Numbers of the filters that move to another process with their state.
     crossed: Vec<usize>,
@@ -176,8 +178,8 @@ impl BuiltChange {
         switch::switch(targets, beside, limit)
     }
 
-    /// Replaces the state of the path with the state after this change. `text` is the new text of
-    /// the request, if there is one.
+    /// Stores the state that the path has after this change. `text` is the new text of the request,
+    /// if it has changed.
     pub(super) fn commit_state(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {

@@ -10,7 +10,7 @@ use runtime::space::saved::{SavedSession, SavedState};
 /// The state of a filter that moves from one path to another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TransferredState {
-    /// Key and plain data of each session.
+    /// The private sessions of the filter: the key of each session, and its state as plain bytes.
     pub sessions: Vec<(u64, Vec<u8>)>,
     /// Due time of the next timer, in ns, or `None` if no timer is set.
     pub wake: Option<Time>,
@@ -34,15 +34,16 @@ pub(super) enum Handover<'a> {
         agree: SendStatesFn<'a>,
     },
     Take {
-        /// Node numbers of the filters that the path receives.
+        /// Node numbers of the filters whose state the path receives.
         filters: Vec<usize>,
         agree: ReceiveStatesFn<'a>,
     },
 }
 
 impl Handover<'_> {
-    /// Passes the state of the filters to the other path, or loads their state from the other path.
-    /// Blocks until the other path has changed (after giving) or paused (before taking).
+    /// Passes the state of the moving filters to the other path, or loads their state from the
+    /// other path. Blocks until the other path has changed (after giving) or paused (before
+    /// taking).
     pub(super) fn exchange_states(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {

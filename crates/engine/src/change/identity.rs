@@ -27,7 +27,7 @@ const KEPT_IN_SPACE_REASON: &str = "a change of the path leaves it where it runs
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
     pub(super) ids: PlanNumbers,
-    /// Numbers of the nodes that the current and the new plan have in common.
+    /// Numbers of the nodes that exist in both the current and the new plan.
     pub(super) kept: HashSet<usize>,
     /// Numbers of surviving nodes whose filter is replaced by a new filter that inherits its state.
     pub(super) renewed: HashSet<usize>,
@@ -38,7 +38,7 @@ pub(super) struct MatchedPlan {
     pub(super) exit_edges: HashMap<usize, usize>,
     /// Connected components whose kernel program the change replaces.
     pub(super) replaced_programs: HashSet<usize>,
-    /// Names of all current and former sources.
+    /// Names of all sources that the path has or had.
     pub(super) origins: Origins,
 }
 
@@ -494,8 +494,8 @@ fn kernel_node_and_edge_numbers(
     (nodes, inside, leave.len())
 }
 
-/// Returns true if the new plan has a counterpart for every edge that leaves the kernel in the
-/// component `part`. `exit_edges` lists the edges that have one.
+/// Returns true if every edge over which blocks leave the kernel in the running component `part`
+/// has a counterpart in the new plan. `exit_edges` contains the edges that have one.
 fn keeps_all_exits(exit_edges: &HashMap<usize, usize>, part: &RunningComponent) -> bool {
     part.kernel_exits
         .iter()

@@ -19,14 +19,14 @@ use runtime::space::saved::SavedState;
 /// The move of one filter from its current process to another, with its state.
 #[derive(Debug)]
 pub(super) struct FilterMigration {
-    /// Number of the filter's node.
+    /// Node number of the filter that moves.
     number: usize,
-    /// The filter's state; `None` until it is saved.
+    /// The saved state of the filter; `None` until it is saved.
     saved: Option<SavedState>,
-    /// Final counters of the process that ran the filter, and the number of blocks received from
-    /// this process. `None` until the state is saved, and if the filter ran in a thread.
+    /// Final counters that the filter's old process reported, and the number of blocks received
+    /// from this process. `None` until the state is saved, and if the filter ran in a thread.
     account: Option<(Account, u64)>,
-    /// The filter's location before the migration.
+    /// The spaces that ran the filter before the migration.
     at: FilterOrigin,
 }
 
@@ -50,8 +50,8 @@ impl FilterMigration {
         Self { number, saved: None, account: None, at: FilterOrigin::Unknown }
     }
 
-    /// Saves the filter's state. Does nothing if the state is saved already, or if a space that
-    /// runs a part of the filter is not among the stopped spaces.
+    /// Saves the state of the migrating filter. Does nothing if the state is saved already, or if a
+    /// space that runs a part of the filter has not been stopped.
     pub(super) fn save(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         if self.saved.is_some() {
             return Ok(());
@@ -79,10 +79,10 @@ impl FilterMigration {
         Ok(())
     }
 
-    /// Requests the filter's state from its process, which the space at index `entrance` feeds and
-    /// the space at index `exit` reads. Blocks until the state arrives, and forwards the output of
-    /// the process along the old arcs in the meantime. Returns the state, the counters that the
-    /// process reports, and the number of its output blocks.
+    /// Requests the filter's state from the process that runs the filter. The space at index
+    /// `entrance` writes the input of the process, and the space at index `exit` reads its output.
+    /// Blocks until the state arrives, and passes on the output that arrives earlier. Returns the
+    /// state, the counters that the process reports, and the number of its output blocks.
     fn request_state(
         &self,
         taken: &mut StoppedSpaces,
@@ -162,8 +162,8 @@ impl FilterMigration {
         }
     }
 
-    /// Completes the migration. Compares the counters that the process reports with the blocks that
-    /// were sent to the process and received from it.
+    /// Completes the migration after the switch. For a filter that ran in a process, compares the
+    /// counters that the process reports with the blocks that were sent to it and received from it.
     pub(super) fn commit(&self, taken: &mut StoppedSpaces, switched: &mut SwitchReport) {
         let number = self.number;
         let (entrance, exit) = match self.at {

@@ -156,8 +156,8 @@ fn try_to_change(
     apply_edit(whole, change, machine, limit, steps)
 }
 
-/// Repeats a recorded change once the spaces have reached its positions in the recording. Fails if
-/// this version of the program plans the change differently.
+/// Repeats a recorded change when the spaces have reached the positions at which it was recorded.
+/// Fails if this version of the program plans the change differently.
 pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
     let RecordMode::Play(replay) = &whole.extras.record_mode else {
@@ -189,15 +189,16 @@ fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
     })
 }
 
-/// A function that checks a change before it is made. Its arguments are the new text of the request
-/// and the new plan.
+/// A function that checks a change before the change is made, given the new text of the request and
+/// the new plan.
 type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
 /// A change to a request's text.
 struct TextChange<'c, 'a> {
     edit: &'c Edit,
     check: TextCheck<'c>,
-    /// The other path, if the change moves filters between two paths.
+    /// Role of this path in a move of filters between two paths, if the change is part of such a
+    /// move.
     subtree_move: Option<SubtreeMove<'a>>,
 }
 

@@ -14,8 +14,8 @@ use std::fmt;
 /// The ledger of a switch from an old graph to a new graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
-    /// Number of blocks that had entered the path before the switch, counted at the first space
-    /// with new content. Only the old graph processed these blocks.
+    /// Number of blocks that had entered the path before the switch, counted in the first running
+    /// space that the switch stopped. Only the old graph processed these blocks.
     pub position: u64,
     /// Number of blocks that entered the old graph and never left it.
     pub lost: u64,

@@ -15,7 +15,8 @@ use std::thread::JoinHandle;
 pub(crate) struct ChangeRepeater(Option<JoinHandle<()>>);
 
 impl ChangeRepeater {
-    /// Starts the thread. Returns `None` unless these paths replay a recording with changes.
+    /// Starts a thread that repeats the changes of a recording. Returns `None` unless the paths in
+    /// `lives` replay a recording with changes.
     pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
         let live = lives.first()?.clone();
         let RecordMode::Play(replay) = &live.running_path()?.extras.record_mode else {
@@ -44,8 +45,8 @@ impl Drop for ChangeRepeater {
     }
 }
 
-/// Makes the recorded changes one after the other, until one fails. Then announces that there are
-/// no more changes.
+/// Makes the recorded changes one after the other, until one fails. Then notifies the spaces that
+/// there are no more changes.
 fn repeat_changes(live: &Live, replay: &Replay) {
     let over = EndOfChangesGuard(replay);
     for change in &replay.record().changes {

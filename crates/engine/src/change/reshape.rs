@@ -1,8 +1,8 @@
-//! Changes to placement and replicas that leave the request unchanged.
+//! Changes to the placement or the replicas of a running path, whose request stays the same.
 //!
-//! Input: a running path, new spaces for some nodes, and a flag that requests replicas. Output: the
-//! ledger of the switch, as for an edit. The text stays the same, because placement is not part of
-//! the meaning of a request.
+//! Input: the path, new spaces for some nodes, and a flag that is true if filters should have
+//! replicas. Output: the ledger of the switch to the new placement, as for an edit. The text of the
+//! request stays the same, because placement is not part of its meaning.
 
 use super::built::{BuiltChange, SwitchHooks};
 use super::identity::{MatchedPlan, home_space};

@@ -29,11 +29,11 @@ use std::time::Duration;
 pub struct SessionMoveReport {
     /// Number of sessions that moved.
     pub sessions: usize,
-    /// Number of blocks that these sessions hold.
+    /// Number of blocks that the moved sessions hold.
     pub held: u64,
-    /// Name of the space that has the sessions now.
+    /// Name of the space to which the sessions moved.
     pub to: String,
-    /// Name of the space that had the sessions before.
+    /// Name of the space from which the sessions moved.
     pub from: String,
     /// Duration for which the dispatcher was paused, in ns.
     pub paused_ns: u64,

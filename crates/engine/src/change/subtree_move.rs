@@ -26,7 +26,7 @@ pub(super) enum SubtreeMove<'a> {
     /// The path loses filters. `filters` contains the positions of these filters in the path's
     /// text. `None` stands for a filter that the other path adds but that is absent from this text.
     Give { filters: &'a [Option<Span>], agree: SendStatesFn<'a> },
-    /// The path receives filters from the other path.
+    /// The path receives filters from another path. `agree` obtains their state.
     Take { agree: ReceiveStatesFn<'a> },
 }
 
@@ -97,8 +97,8 @@ fn move_subtree(
 }
 
 impl<'a> SubtreeMove<'a> {
-    /// Returns the handover of filter state that a change requires, after the change has been
-    /// built. Fails if a filter cannot move to another path.
+    /// Prepares the exchange of filter state with the other path, after the change of this path has
+    /// been built. Fails if a filter cannot move to another path.
     pub(super) fn handover(
         self,
         state: &PathState,
@@ -137,9 +137,9 @@ impl<'a> SubtreeMove<'a> {
     }
 }
 
-/// Returns the number and the name of the filter at the position `span` of the text, which leaves
-/// the path. The number is `None` if the filter has no private state. Fails if the filter cannot
-/// leave.
+/// Finds the filter at the position `span` of the text, which is to leave the path. Returns the
+/// filter's node number and name. The number is `None` if the filter has no private state. Fails if
+/// the filter cannot leave the path.
 fn find_leaving_filter(
     state: &PathState,
     span: Span,

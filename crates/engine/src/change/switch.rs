@@ -29,10 +29,10 @@ pub(super) struct SpaceSwitch {
     doorbell: Arc<Doorbell>,
     fresh: Option<Box<Space>>,
     hot_swap: HotSwap,
-    /// Keys of the existing nodes that the space contains after the switch.
+    /// Keys of the existing nodes that remain in the space.
     stays: HashSet<NodeKey>,
-    /// Index of the space in the old plan; `usize::MAX` for a new space. The spaces are stopped in
-    /// the order of this index.
+    /// Index of the space in the old plan, by which the switch orders the stops of spaces;
+    /// `usize::MAX` for a new space.
     rank: usize,
 }
 
@@ -54,9 +54,9 @@ impl SpaceSwitch {
         self.hot_swap.assembly.nodes_mut()
     }
 
-    /// Returns one half of the process with this node number, if it is among the new nodes of the
-    /// space. The input half writes the input of the process, and the output half reads its output.
-    /// `of` selects the half.
+    /// Returns one half of the process with node number `number`, if the half is among the new
+    /// nodes of the space. The input half writes the input of the process, and the output half
+    /// reads its output. `of` selects the half.
     pub(super) fn process_half<H>(
         &mut self,
         number: usize,
@@ -108,29 +108,30 @@ impl StoppedSpace {
     }
 }
 
-/// The parameters of a switch, apart from the spaces that get new content.
+/// The parameters of a switch to a new graph, apart from the spaces that get new content.
 pub(super) struct SwitchContext<'l, 'a> {
-    /// Spaces that lose all their nodes in the switch and therefore end.
+    /// Spaces that have no nodes in the new graph. Each drains its rings and then ends.
     pub(super) leaving: &'l [EmptiedSpace],
-    /// New kernel programs. Each is paired with the list that contains the running program to
-    /// replace.
+    /// New kernel programs, each paired with the list of running programs in which it replaces one.
     pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,
     /// Number of changes made to the path before this one.
     pub(super) number: u64,
-    /// The replay, if this change repeats a recorded change.
+    /// The replay of a recording, if this change repeats a recorded change; otherwise `None`.
     pub(super) replay: Option<&'l Replay>,
     /// The handover of filter state to or from another path, if any. It takes place while the
     /// spaces are paused.
     pub(super) handover: Option<Handover<'a>>,
-    /// Called when the old graph is finished and the switch can no longer fail.
+    /// Called when the old graph has processed its last block. From then on, the switch cannot fail
+    /// any more.
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces, waiting at most `limit` for all of them together to stop. Then drains the
-/// old graph, which may take longer. Fails without effect if a space cannot be borrowed in time, or
-/// if a new filter or program refuses the old state or cannot be installed.
+/// Switches the spaces in `targets` to the new graph. Waits at most `limit` until all of them have
+/// stopped. Then drains the old graph, which may take longer. Fails without effect if a space
+/// cannot be borrowed in time, or if a new filter or program refuses the old state or cannot be
+/// installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<SpaceThread>)>,
     context: SwitchContext<'_, '_>,
@@ -441,22 +442,23 @@ fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, 
 /// Counters that a switch reads at its various steps. The losses of the switch are computed from
 /// them.
 struct SwitchCounts {
-    /// Counters of the old graph, read once the spaces had stopped.
+    /// Counters of the old graph when all spaces had stopped, before the old graph was drained.
     begin: Vec<SpaceCounters>,
-    /// Counters of the old graph, read once it was finished.
+    /// Counters of the old graph after it was drained.
     before: Vec<SpaceCounters>,
     /// Counters of the new graph, read just before the spaces resumed.
     after: Vec<SpaceCounters>,
-    /// Final counters of removed spaces that have ended since the spaces were stopped.
+    /// Final counters of the removed spaces that have ended since the switch stopped the other
+    /// spaces.
     last: Vec<SpaceCounters>,
     /// Number of held blocks that were lost because they could not move with their filter.
     left_behind: u64,
-    /// Number of held blocks that return to this process with the state of a filter that ran in
-    /// another process.
+    /// Number of blocks held by filters that move to this process from another one. These blocks
+    /// come back with the state of the filters.
     returning: u64,
-    /// Numbers of the rings that the switch removes.
+    /// Numbers of the rings that exist only in the old graph.
     rings: HashSet<usize>,
-    /// True if a removed space is still draining its rings.
+    /// True if a space that the new graph lacks still has blocks in its rings.
     drains: bool,
 }
 
@@ -523,8 +525,8 @@ fn lost_blocks(ledger: &Ledger) -> u64 {
 struct BlockTotals([u64; 8]);
 
 impl BlockTotals {
-    /// Adds blocks that return with the state of a filter from its process. They count as made and
-    /// as held.
+    /// Adds blocks that come back from a process with the state of its filter. They count as made
+    /// and as held.
     const fn add_returning_blocks(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;

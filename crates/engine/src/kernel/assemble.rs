@@ -27,20 +27,20 @@ use std::cell::{Cell, RefCell};
 /// The assembled program of several requests, before it is loaded.
 #[derive(Debug)]
 pub(super) struct AssembledProgram {
-    /// Code of the assembled program.
+    /// The program that runs the requests.
     pub(super) program: ebpf::Program,
-    /// Kind of the first header of the frames that leave through an exit, by exit.
+    /// For each exit, the kind of the first header of the frames that leave through it.
     pub(super) first_headers: Vec<FirstHeader>,
 }
 
-/// The final action of a program on a frame.
+/// The final action of an assembled program on each frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameAction<'l> {
     /// Copies the frame into the rings of the requests that receive it, and passes it to the host.
     Tap(&'l tap::FusedTap),
-    /// Redirects the frame, so that the host does not receive it. After a step in the list, the
-    /// frame goes to the interface whose index is paired with the step; otherwise, it goes to a
-    /// socket.
+    /// Redirects the frame, so that the host does not receive it. A frame that has passed a step in
+    /// the list goes to the interface whose index is paired with this step. Any other frame goes to
+    /// a socket.
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
@@ -94,16 +94,17 @@ pub(super) fn is_within_limits(tree: &RequestTree) -> bool {
 }
 
 struct Emitter<'t> {
-    /// The egress interface of each step that sends frames, for an XDP redirect; `None` for a tap.
+    /// For an XDP redirect, the steps that send frames, each with the index of its egress
+    /// interface; `None` for a tap.
     redirect_egress: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
     members: &'t [FusedRequest<'t>],
     /// The node whose code was emitted last, with the index of its request. If emission fails, this
     /// node is reported as the cause.
     at: Cell<Option<(usize, NodeId)>>,
-    /// A node whose frames leave through one exit but begin with different headers. If there is
-    /// one, the program is refused, because the reader infers the first header of a frame from its
-    /// exit.
+    /// A node whose frames leave through one exit but begin with different headers, if there is
+    /// one. The program is then refused, because the reader infers the first header of a frame from
+    /// its exit.
     mixed_at: Cell<Option<(usize, NodeId)>>,
     taps: TapEmitter<'t>,
     /// First header of the frames at each exit; `None` until code for a delivery to the exit has
@@ -193,7 +194,8 @@ impl Emitter<'_> {
             .map_err(|_| UnfitReason::new("too many requests at this interface share the program"))
     }
 
-    /// Returns the arguments of the source whose expression the gate with this step number tests.
+    /// Returns the arguments of the source with this step number. The source's gate tests the
+    /// expression in these arguments.
     fn gate_arguments(&self, step: usize) -> Result<&Arguments, UnfitReason> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));

@@ -49,9 +49,10 @@ pub(crate) fn query_counters(
 }
 
 impl Kernel {
-    /// Returns the counters of the nodes and edges in the current program and in all programs that
-    /// it replaced. `queried` contains the current program's counters; it is `None` if they are
-    /// unknown. `received` contains the totals that this process has received from the program.
+    /// Returns the counters of the nodes and edges, summed over the current program and all
+    /// programs that it replaced. `queried` contains the current program's counters; it is `None`
+    /// if they are unknown. `received` contains the totals that this process has received from the
+    /// program.
     fn current_results(
         &self,
         queried: Option<FinalCounters>,

@@ -73,7 +73,7 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// Total number of exits and taps of the request.
+    /// Total number of exits of the request, including its taps.
     pub exits: usize,
     /// Fingerprint of the filter tree that the serving process runs. The requesting process
     /// compares it with the fingerprint of its own tree.
@@ -300,8 +300,9 @@ impl DelegatedProgram {
 }
 
 impl DelegatedProgram {
-    /// Returns true if this process and the serving process planned the request in the same way,
-    /// and the rings have at least as many pointer sequences as the request uses.
+    /// Returns true if the serving process has built the same filter tree and the same exits for
+    /// the request as this process, and if the rings have at least as many sequences of pointers as
+    /// the request uses.
     #[must_use]
     pub fn matches_request(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { exits, tree, shape } = self.layout;

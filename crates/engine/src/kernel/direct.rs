@@ -29,17 +29,17 @@ pub struct DirectAttachment {
     pub doorbell: RingBuffer,
     /// The exits, indexed by exit number.
     pub exits: Vec<DirectExit>,
-    /// The attach point of the program.
+    /// Attach point at which the program runs.
     pub place: AttachPoint,
     /// The handle that keeps the request attached.
     pub handle: Arc<dyn AttachmentHandle>,
 }
 
-/// An exit of a request that the caller reads without a path.
+/// An exit of a request whose frames the caller reads from the kernel's rings itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectExit {
-    /// Index of the exit's pointer sequence. Each ring contains several sequences of pointers to
-    /// frames; this one points to the frames of the exit.
+    /// Index of the pointer sequence that leads to the frames of this exit. Each ring contains
+    /// several sequences of pointers to frames.
     pub sink: u32,
     /// True if the exit exports frames that a filter in the kernel was unsure about.
     pub is_unsure: bool,
@@ -109,7 +109,7 @@ impl DirectAttachment {
     }
 }
 
-/// Calls `body` with the kernel part of a plan and its attach point.
+/// Determines the kernel part of a plan and its attach point, and calls `body` with them.
 fn with_request<T>(
     plan: &Plan,
     steps: &RollbackLog,

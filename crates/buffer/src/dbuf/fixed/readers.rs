@@ -241,7 +241,7 @@ impl<P> readers::RingReader<SlotWalk, P> {
 }
 
 impl ForeignSlotReader {
-    /// Returns the cursor of this reader, which a stream around the ring uses to wait for blocks.
+    /// Returns the cursor of this reader, with which a stream that wraps the ring waits for blocks.
     pub(super) const fn side(&mut self) -> &mut ReaderCursor {
         &mut self.0.side
     }

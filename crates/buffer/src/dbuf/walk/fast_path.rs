@@ -68,8 +68,8 @@ impl RecordWalk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Stores the block length in this header as the prediction for later blocks. Does nothing and
-    /// returns false unless the header belongs to the next block.
+    /// Predicts that later blocks are as long as the block of this header. Does nothing and returns
+    /// false unless the header belongs to the next block.
     #[inline(never)]
     fn adopt_expected_length(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);

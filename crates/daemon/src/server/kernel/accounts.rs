@@ -20,13 +20,13 @@ use std::collections::BTreeMap;
 pub(super) struct RequestCost<'c> {
     /// Nodes of the request.
     pub(super) nodes: &'c [NodeId],
-    /// The first source among the nodes of the request.
+    /// The first source among `nodes`.
     pub(super) source: NodeId,
     /// Sizes, in bytes, of the rings that the request needs: first of its pointer rings together,
     /// then of its ring for frames. Other requests may share the ring for frames.
     pub(super) bytes: (u64, u64),
-    /// Rule that determines which requests may share the ring for frames. Each user whose request
-    /// shares the ring is charged for the entire ring.
+    /// Rule that determines which requests may share a ring for frames. Each user with a request in
+    /// the ring is charged for the entire ring.
     pub(super) share: &'c Share,
     /// The client whose running request the new request will replace; `None` if it replaces none.
     /// Both requests occupy memory until the replacement, but only one of them uses time.
@@ -39,7 +39,7 @@ pub(super) struct RequestCost<'c> {
 pub(super) struct Accounts {
     costs: Costs,
     lines: BTreeMap<u64, Account>,
-    /// Monotonic time of the last measurement, in ns.
+    /// Monotonic time of the last measurement of the cost of the requests, in ns.
     measured_at: u64,
     /// Frame counts of the kernel programs at the last measurement, by attach point and user. Each
     /// value is the total number of frames of a program, and its number of frames per second. The
@@ -62,14 +62,14 @@ struct Account {
 }
 
 impl Account {
-    /// Returns the key that identifies the request's ring for frames among the rings of the same
-    /// user at one attach point.
+    /// Returns a key for the ring that holds the copied frames of the request. Requests of the same
+    /// user at the same attach point share this ring if their keys are equal.
     const fn frame_ring_key(&self) -> (u64, &Share) {
         (self.bytes.1, &self.share)
     }
 }
 
-/// Minimum interval between two measurements, in ns.
+/// Minimum interval between two measurements of the cost of the requests, in ns.
 const COST_MEASUREMENT_INTERVAL_MIN_NS: u64 = 900_000_000;
 /// Number of descriptors that the daemon holds per request.
 const DESCRIPTORS_PER_REQUEST: u64 = 4;
@@ -174,7 +174,7 @@ impl Accounts {
         self.lines.get(&client).map_or(0, |entry| entry.kernel_time_ns.1 as u64)
     }
 
-    /// Returns the usage of all users.
+    /// Returns the resources that the kernel requests of each user occupy, by user ID.
     pub(super) fn usage(&self) -> BTreeMap<u32, Quota> {
         self.lines.values().map(|entry| (entry.uid, self.user_usage(entry.uid))).collect()
     }
@@ -203,7 +203,7 @@ impl Accounts {
         }
     }
 
-    /// Returns true if the next measurement is due.
+    /// Returns true if it is time for the next measurement of the requests' cost.
     pub(super) fn is_measurement_due(&self) -> bool {
         sys::clock::monotonic_ns().saturating_sub(self.measured_at)
             >= COST_MEASUREMENT_INTERVAL_MIN_NS

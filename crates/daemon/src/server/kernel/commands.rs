@@ -15,8 +15,8 @@ pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
     pub(in crate::server) status: PointStatus,
-    /// The requests that the program runs, by request number: the id of the process that made the
-    /// request, and the cost of the request in ns per second.
+    /// The requests that the program runs, by request number. Each value is the id of the process
+    /// that made the request, and the cost of the request in ns per second.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
@@ -25,7 +25,7 @@ pub(in crate::server) struct ProgramStatus {
 pub(in crate::server) enum Command {
     /// Runs part of a client's request in the kernel.
     Attach { client: u64, who: Credentials, process: i32, asked: Attach },
-    /// Replaces a running request with the request prepared for a client.
+    /// Replaces a client's running request with the request that the client has prepared.
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
@@ -88,7 +88,7 @@ pub(in crate::server) enum RequestState {
     ReplacementRequested,
     /// The request is prepared to replace another one, and waits for the client's call of `Switch`.
     Prepared,
-    /// The request is being switched to: it is about to replace another request.
+    /// The client has asked to switch to the request, which is about to replace another one.
     Switching,
     /// The request is running.
     Running,

@@ -23,7 +23,7 @@ pub(in crate::server) struct KernelQueue {
     pub(in crate::server) open: Result<String, String>,
     pub(super) commands: Option<Sender<Command>>,
     pub(super) completions: Receiver<Completion>,
-    /// Doorbell that the kernel thread notifies after each completion.
+    /// Event with which the kernel thread notifies the server after it has completed a command.
     pub(super) doorbell: Arc<EventFd>,
     usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,
@@ -105,7 +105,7 @@ impl KernelQueue {
         Ok(adoption_receiver.recv().unwrap_or_default())
     }
 
-    /// Returns the usage of a user.
+    /// Returns the resources that a user's requests occupy in the kernel.
     pub(in crate::server) fn user_usage(&self, uid: u32) -> Quota {
         let usage_by_user = self.usage_by_user.lock().unwrap_or_else(PoisonError::into_inner);
         usage_by_user.get(&uid).copied().unwrap_or_default()

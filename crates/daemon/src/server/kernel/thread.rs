@@ -40,7 +40,7 @@ pub(super) struct KernelThread {
     machine: Machine,
     policy: Policy,
     lines: BTreeMap<u64, ClientRequest>,
-    /// Prepared replacements, by client number.
+    /// Requests that are prepared to replace a running request, by client number.
     successors: BTreeMap<u64, PreparedReplacement>,
     accounts: Accounts,
     usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
@@ -78,7 +78,7 @@ type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 #[derive(Debug)]
 struct PreparedReplacement {
     waiting: DelegatedSuccessor,
-    /// Number of the client whose request will be replaced.
+    /// Number of the client whose running request this one will replace.
     instead: u64,
     process: i32,
 }
@@ -312,7 +312,8 @@ impl KernelThread {
         Ok(delegation)
     }
 
-    /// Adds a request to the accounts. Returns its attach point and its number.
+    /// Adds a running request of a client to the accounts. Returns the request's attach point and
+    /// number.
     fn charge_request(
         &mut self,
         client: u64,
@@ -451,8 +452,9 @@ impl KernelThread {
         complete(Completion::Detached { client, ended, why });
     }
 
-    /// Measures the cost of requests. Removes the costliest request of each user who exceeded the
-    /// quota in this and the previous measurement. Does nothing until a measurement is due.
+    /// Measures how much kernel time requests use. Removes the costliest request of each user who
+    /// exceeded the quota in this and in the previous measurement. Does nothing until a measurement
+    /// is due.
     fn measure(&mut self, complete: &dyn Fn(Completion)) {
         if !self.accounts.is_measurement_due() {
             return;

@@ -98,8 +98,8 @@ impl ControlFlowGraph {
         reached
     }
 
-    /// Redirects every edge past blocks whose comparison has a known outcome on that edge. Returns
-    /// true if any edge changed.
+    /// Threads jumps: redirects every edge past blocks whose comparison has a known outcome on that
+    /// edge. Returns true if any edge changed.
     fn thread_jumps(&mut self) -> bool {
         let mut known: Vec<Option<Vec<ComparisonFact>>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
@@ -238,7 +238,8 @@ impl Block {
         facts
     }
 
-    /// Returns the outcome of the block's comparison, or `None` if the facts do not determine it.
+    /// Returns the outcome of the comparison at the end of this block, or `None` if the outcomes in
+    /// `facts` do not determine it.
     fn known_outcome(&self, facts: &[ComparisonFact]) -> Option<bool> {
         let Some(Comparison { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
@@ -258,8 +259,8 @@ impl Block {
         })
     }
 
-    /// Drops loads of values that are already in A or X, given the register contents before the
-    /// block. Returns the register contents after the block.
+    /// Drops loads of values that are already in A or X. `before` contains the known register
+    /// contents at the start of the block. Returns the register contents at its end.
     fn drop_redundant_loads(&mut self, before: RegisterContents) -> RegisterContents {
         if self.lines.is_empty() {
             return before;

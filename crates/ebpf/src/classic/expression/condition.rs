@@ -18,7 +18,7 @@ pub(super) struct ConditionTest {
     pub(super) compare: Option<Comparison>,
 }
 
-/// A condition on a frame.
+/// A condition on a frame, built from tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Always,

@@ -48,7 +48,7 @@ fn collect_names(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
     }
 }
 
-/// Returns the lookups that a name with these qualifiers needs.
+/// Returns the lookups that are needed to resolve a name with these qualifiers.
 fn name_lookups(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
     let within = |protocols: &[Protocol]| q.protocol.is_none_or(|own| protocols.contains(&own));
     match q.kind {

@@ -33,7 +33,8 @@ pub(super) enum Token {
 }
 
 impl Token {
-    /// Returns true for a name or an address, which needs a qualifier.
+    /// Returns true for a name or an address. An identifier of this kind is a test only together
+    /// with a qualifier.
     pub(super) fn is_name_or_address(self) -> bool {
         use Token::{Dotted, Escaped, Ip6, Mac, Mac8, Name};
         matches!(self, Name | Escaped | Dotted | Ip6(_) | Mac(_) | Mac8(_))

@@ -20,7 +20,7 @@ pub enum SocketFilterError {
     NoScratchWord,
     /// The filter, which may contain the program twice, has too many instructions.
     TooLong {
-        /// Number of instructions that the filter needs.
+        /// Number of instructions that the socket filter would need.
         length: usize,
     },
 }

@@ -56,10 +56,10 @@ pub enum Direction {
     Both,
 }
 
-/// Builds a socket filter that rejects frames of any other direction, and tests all other frames
-/// with the program for their device: `ethernet` for Ethernet and loopback devices, `raw` for
-/// devices whose frames begin with IP. The filter accepts frames of devices of another type, and
-/// frames for whose device the program is `None`.
+/// Builds a socket filter that rejects the frames that `direction` excludes, and tests all other
+/// frames with the program for their device: `ethernet` for Ethernet and loopback devices, `raw`
+/// for devices whose frames begin with IP. The filter accepts frames of devices of another type,
+/// and frames for whose device the program is `None`.
 pub fn socket_filter(
     direction: Direction,
     ethernet: Option<&ClassicProgram>,

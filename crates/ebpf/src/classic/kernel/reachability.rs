@@ -19,7 +19,8 @@ pub(super) enum InsnReachability {
     Unreachable,
     /// The instruction may be executed for tagged frames, and is copied without a change.
     Unchanged,
-    /// The instruction is a comparison that has this result for all tagged frames.
+    /// The instruction is a comparison with the same result for all tagged frames. Contains the
+    /// result.
     Decided(bool),
 }
 
@@ -75,8 +76,8 @@ fn leaves_tag_type_in_a(instruction: Instruction, before: bool) -> bool {
     }
 }
 
-/// Returns the result of comparing A with the instruction's operand, if A contains the type of a
-/// VLAN tag; `None` if the result differs between the types of tags or depends on X.
+/// Returns the result of a comparison of A with a constant, if A contains the type of a VLAN tag.
+/// Returns `None` if the result differs between the types of tags, or if the comparison is with X.
 fn decide_comparison(instruction: Instruction) -> Option<bool> {
     let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));

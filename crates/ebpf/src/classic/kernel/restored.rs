@@ -23,8 +23,9 @@ use super::tagged::{
 use super::writer::CodeWriter;
 
 impl CodeWriter {
-    /// Appends an instruction, rewritten for frames whose outermost tag has been restored. Fails if
-    /// the rewritten form needs a scratch word and `free` is `None`.
+    /// Appends an instruction, rewritten for frames whose outermost tag has been restored. The
+    /// rewritten instruction may use the scratch word `free`. Fails if it needs a scratch word and
+    /// `free` is `None`.
     pub(super) fn rewrite_for_restored_tag(
         &mut self,
         instruction: Instruction,

@@ -33,8 +33,9 @@ pub(super) const TAG_END_OFFSET: u32 = 16;
 pub(super) const TAG_LENGTH: u32 = TAG_END_OFFSET - TAG_START_OFFSET;
 
 impl CodeWriter {
-    /// Appends an instruction, rewritten for frames whose outermost tag is in the skb. Fails if the
-    /// rewritten form needs a scratch word and `free` is `None`.
+    /// Appends an instruction, rewritten for frames whose outermost tag is in the skb. The
+    /// rewritten instruction may use the scratch word `free`. Fails if it needs a scratch word and
+    /// `free` is `None`.
     pub(super) fn rewrite_for_skb_tag(
         &mut self,
         instruction: Instruction,
@@ -189,11 +190,11 @@ impl CodeWriter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadPart {
     pub(super) size: u32,
-    /// Offset in the frame from which the part is loaded, or the ancillary offset of one half of
-    /// the tag.
+    /// Offset in the frame from which this partial load reads. For a half of the tag in the skb, it
+    /// is the ancillary offset of this half.
     pub(super) from: u32,
-    /// The byte that this part uses from the loaded half of the tag, or `None` if it uses the
-    /// entire loaded value.
+    /// The only byte that this partial load contributes, if it reads a half of the tag; `None` if
+    /// it contributes all bytes that it reads.
     cut: Option<TagByte>,
 }
 

@@ -12,7 +12,8 @@ fn parse_listing(text: &str) -> ClassicProgram {
     text.parse().unwrap()
 }
 
-/// Returns the filter's result for a frame with this packet type and device type.
+/// Returns the result of a socket filter for a frame whose metadata has this packet type and device
+/// type.
 fn run_filter(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
     let metadata = ClassicMetadata { packet_type, hardware_type, ..ClassicMetadata::EMPTY };
     filter.run(frame, frame.len() as u32, &metadata)

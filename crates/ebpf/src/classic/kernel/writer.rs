@@ -31,8 +31,8 @@ pub(super) enum TagPlacement {
 }
 
 impl TagPlacement {
-    /// Returns true if the copy of a program returns the program's own values, instead of
-    /// [`ACCEPT_WHOLE_FRAME`] or 0.
+    /// Returns true if the copy of a program keeps the program's return values. Otherwise, the copy
+    /// returns [`ACCEPT_WHOLE_FRAME`] or 0.
     const fn keeps_returned_values(self) -> bool {
         matches!(self, Self::Restored | Self::Absent)
     }

@@ -20,11 +20,12 @@ pub(super) enum StubTask {
     /// Increments the filter's counter with this index.
     Count(usize),
     /// Jumps to the `unsure` exit if the frame has at least this length in bytes. Otherwise, the
-    /// frame is too short, and the stub jumps to its own target.
+    /// frame is too short, and the stub jumps to the target of its exit.
     Deep(u32),
 }
 
-/// The state of the builder before an arm or a twin, which the builder restores at its end.
+/// The state of the builder at the beginning of an arm or a twin. The builder restores this state
+/// when the arm or the twin ends.
 pub(in crate::emit) struct ArmState {
     top: SlotDepth,
     stubs: usize,
@@ -44,7 +45,8 @@ impl Builder {
         mark.end
     }
 
-    /// Closes an arm: emits its stubs, binds the label of its end, and releases its stack slots.
+    /// Closes an arm: emits its stubs, binds the label of the arm's end, and releases the arm's
+    /// stack slots.
     pub(in crate::emit) fn close(&mut self, mark: ArmState) {
         self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
@@ -56,8 +58,8 @@ impl Builder {
         self.record_code_owner();
     }
 
-    /// Closes a twin like an arm, but keeps the stack slots of its answer: moves them to where the
-    /// slots of the twin begin. Returns the answer with its new slots.
+    /// Ends the code of a twin like that of an arm, but keeps the stack slots of the twin's answer,
+    /// which move to where the slots of the twin begin. Returns the answer with its new slots.
     pub(in crate::emit) fn close_twin_with_answer(
         &mut self,
         mark: ArmState,
@@ -109,7 +111,7 @@ impl Builder {
         moved
     }
 
-    /// Creates an exit that increments a counter and continues at `then`.
+    /// Creates an exit whose code increments the counter `name` and then jumps to `then`.
     pub(in crate::emit) fn counting_exit(&mut self, name: &str, then: Label) -> Label {
         let task = StubTask::Count(self.counter(name));
         self.push_stub(task, then)

@@ -155,10 +155,10 @@ impl Builder {
         self.redirects && !self.is_length_pointer_difference()
     }
 
-    /// Returns the label for a failed direct bounds check up to byte `end`. The label is `miss` if
-    /// the failure proves that the frame is too short. Otherwise it is a stub that takes the
-    /// `unsure` exit if the frame is long enough, and jumps to `miss` if it is not. If the position
-    /// is computed, `end` is an upper bound.
+    /// Returns the label to which a bounds check up to byte `end` jumps if it fails. If only a
+    /// short frame can fail the check, the label is `miss`. Otherwise, it is the label of a stub,
+    /// which takes the `unsure` exit if the frame is long enough, and jumps to `miss` if it is not.
+    /// If the position is computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let directly_readable_end = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,

@@ -51,8 +51,9 @@ impl Builder {
         self.finished_parts.len()
     }
 
-    /// Returns the numbers of two maps, and adds these maps to the program if they are missing. One
-    /// holds the rows for values passed between parts; the other is the program array of the parts.
+    /// Returns the numbers of the two maps that link the parts of a program: the rows for values
+    /// passed between parts, and the program array. Adds these maps to the program if they are
+    /// missing.
     pub(in crate::emit) fn part_map_numbers(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
@@ -99,8 +100,9 @@ impl Builder {
         self.assemble()
     }
 
-    /// Emits the two exits of a program for blocks without an answer: one for blocks that a filter
-    /// does not recognize, and one for blocks that a twin leaves to the user implementation.
+    /// Emits the two exits of a program for blocks without an answer. One is for blocks that a
+    /// filter does not recognize, the other for blocks that a twin leaves to the user
+    /// implementation.
     pub(super) fn emit_exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;
@@ -119,8 +121,8 @@ impl Builder {
         }
     }
 
-    /// Emits code that stores the answer in the context of the program, at hooks where the return
-    /// value is a verdict.
+    /// Emits code that moves the answer of a tested program from the return value to the program's
+    /// context. Emits nothing unless the return value at this hook is a verdict.
     pub(super) fn store_answer(&mut self, finish: ReturnConversion) {
         if self.target.hook == Hook::Cgroup && finish == ReturnConversion::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER_OFFSET, R0));
@@ -145,9 +147,9 @@ impl Builder {
         self.asm.push(Insn::exit());
     }
 
-    /// Ends the prologue of a counting program, and begins the code for frames about which the
-    /// prologue was unsure. `tag_out` is true if the driver has removed the tag of these frames.
-    /// Returns the label at which the body must begin; `None` if no frame can be unsure.
+    /// Ends the prologue of a counting program. If the prologue may be unsure about a frame, begins
+    /// the code for such frames, and returns the label at which the body must begin; otherwise
+    /// returns `None`. `tag_out` is true if the driver has removed the tag of these frames.
     pub(in crate::emit) fn begin_unsure_code(&mut self, tag_out: bool) -> Option<Label> {
         let unsure = self.unsure;
         if !self.asm.is_used(unsure) {

@@ -348,8 +348,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Writes the pointers to the frame into a pointer ring, then the number of pointers, in
-    /// release order.
+    /// Emits code that writes the pointers to the frame into a pointer ring. After each pointer,
+    /// the code stores the reader's new number of pointers with release ordering.
     fn write_pointers(&mut self, fused: &FusedTap, ours: &PointerRingUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {

@@ -30,9 +30,9 @@ pub(super) struct PointerRingUse<'j> {
 
 /// A slot of the scratch memory, and the range of exits whose deliveries share it.
 pub(in crate::emit) struct SharedSlot {
-    /// The delivery at the exit with the lowest number.
+    /// The delivery at that exit of the range which has the lowest number.
     pub(in crate::emit) first: Delivery,
-    /// The delivery at the exit with the highest number.
+    /// The delivery at that exit of the range which has the highest number.
     last: Delivery,
 }
 
@@ -90,9 +90,9 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register with a base address for the tally of the frame's exit: the tally is at
-    /// this address plus the offset of the first exit's tally. Jumps to `not` if the exit number is
-    /// invalid. Clobbers r3 and r4.
+    /// Emits code that computes a base address for the tally of the frame's exit, and returns the
+    /// register that holds it. The tally is at this address plus the offset of the first exit's
+    /// tally. The code jumps to `not` if the exit number is invalid. It clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let difference = last.exit - first.exit;

@@ -83,8 +83,8 @@ impl Builder {
         self.set_register_slot(to, None);
     }
 
-    /// Emits code that sets a bit in the bit set of each pointer ring that has an open exit which
-    /// the frame has taken.
+    /// Emits code that marks each pointer ring for which the frame has taken an open exit. The mark
+    /// is a bit in the bit set of the ring's deliveries.
     pub(super) fn mark_open_exits(&mut self, fused: &FusedTap) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();
@@ -171,9 +171,10 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Calls `f` for each entry in the list of a pointer ring. The code that `f` emits runs only if
-    /// the entry's exit is open and the frame has taken this exit. r0 holds the exit number; r5
-    /// plus the offset of the first view is the address of the view.
+    /// Emits code for each entry in a pointer ring's list of open exits: a test that the entry's
+    /// exit is open and that the frame has taken it, and then the code that `f` emits. In the
+    /// latter, r0 holds the exit number, and r5 plus the offset of the first view is the address of
+    /// the frame's view.
     fn for_each_open_exit(
         &mut self,
         fused: &FusedTap,
@@ -208,8 +209,8 @@ impl Builder {
     }
 }
 
-/// Number of the bit, in the bit set of a pointer ring's deliveries, that is set if the frame has
-/// taken an open exit. All higher bits are clear.
+/// Number of a bit in the bit set of a pointer ring's deliveries. The bit is set if the frame has
+/// taken an open exit of the ring. All higher bits are clear.
 const SWITCHED_BIT_NUMBER: i32 = 32;
 
 impl FrameEnd {

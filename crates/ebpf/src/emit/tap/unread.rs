@@ -29,9 +29,9 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 pub(super) const QUERY_CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
-    /// Emits code that detects a ring without a reader. Execution continues at `next` if the frame
-    /// is to be counted but not copied. Emits nothing if frames are always copied. Clobbers r7 and
-    /// r8.
+    /// Emits code that detects a ring without a reader. For a frame that need only be counted,
+    /// because there is no reader, execution continues at `next`. Emits nothing if frames are
+    /// always copied. Clobbers r7 and r8.
     pub(super) fn emit_unread_check(
         &mut self,
         fused: &FusedTap,
@@ -67,9 +67,9 @@ impl Builder {
         self.asm.bind(copied);
     }
 
-    /// Emits a poll of the position up to which the consumer has drained doorbells. Jumps to
-    /// `copied` if the position has advanced or if it is too early to decide; otherwise invalidates
-    /// the copied records.
+    /// Emits code that polls the position up to which the consumer has drained doorbells. If the
+    /// position has advanced, or if it is too early to decide, the code jumps to `copied`.
+    /// Otherwise, it invalidates the copied records.
     fn poll_consumer_position(
         &mut self,
         owner: &FrameRing,

@@ -129,9 +129,9 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Returns the condition that `test` builds for the offset of an address: for `source`, for
-    /// `target`, or for both, as `direction` selects. Combines two conditions by `and` or `or`, as
-    /// `direction` selects.
+    /// Returns a condition on the source address, the destination address, or both combined by
+    /// `and` or `or`, as `direction` selects. `test` builds the condition for the address at a
+    /// given offset; `source` and `target` are the offsets of the two addresses.
     pub(super) fn apply_by_direction(
         &mut self,
         direction: Option<DirQualifier>,

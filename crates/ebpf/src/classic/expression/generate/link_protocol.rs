@@ -296,8 +296,8 @@ impl Generator<'_> {
         self.test_equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition under which the frame inside the current tunnel begins with a link
-    /// header; `None` outside of tunnels.
+    /// Returns the condition that the frame inside the current tunnel begins with a link header.
+    /// Returns `None` outside of tunnels.
     pub(super) fn preceding_header_condition(&mut self) -> Generated<Option<Condition>> {
         self.is_in_tunnel.then(|| self.test_inner_header()).transpose()
     }

@@ -17,7 +17,7 @@ pub(super) enum HeaderBase {
     Header,
     /// The start of the link payload: the LLC header, if there is one.
     Llc,
-    /// The start of the protocol number field.
+    /// The start of the field that contains the number of the encapsulated protocol.
     Protocol,
     /// The start of the network header after LLC and SNAP headers or, on link types without LLC,
     /// after the link header.
@@ -80,7 +80,7 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns three values: code that loads the varying part of the offset of `base` into X, the
+    /// Returns code that loads the varying part of the offset of `base` into X. Also returns the
     /// constant part of the offset, and true if there is a varying part.
     pub(super) fn load_base_offset(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;

@@ -106,10 +106,11 @@ impl Offset {
     }
 }
 
-/// State of the code generator for pcap-filter expressions, between two primitives.
+/// The state of the code generator for pcap-filter expressions, which primitives to the left pass
+/// on to those to the right.
 struct Generator<'a> {
     options: &'a Options<'a>,
-    /// Link type of the frame.
+    /// Link type of the entire frame, outside of all tunnels.
     outer: LinkType,
     /// Link type of the header that the next test applies to, which may be inside a tunnel.
     link: LinkType,
@@ -118,7 +119,8 @@ struct Generator<'a> {
     /// True while tests apply to the link header inside a PPPoE session or a tunnel, rather than to
     /// the link header of the frame.
     has_inner_link: bool,
-    /// Offset of the protocol number that the next test compares; `None` if the header has none.
+    /// Offset of the protocol number that the next test compares; `None` if the current header
+    /// contains no protocol number.
     protocol: Option<Offset>,
     /// Offset of the payload of the current link header; `None` if it is unknown.
     payload: Option<Offset>,

@@ -14,8 +14,8 @@ const fn load_absolute(size: u16, at: u32) -> PseudoInsn {
 }
 
 impl Generator<'_> {
-    /// Prepends the prologue, which computes the varying offsets, to the condition. For PPI frames,
-    /// also prepends a test that the frame is an 802.11 frame.
+    /// Prepends code to the condition that computes the varying offsets of the frame. For PPI
+    /// frames, also prepends a test that the frame is an 802.11 frame.
     pub(super) fn prepend_prologue(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;

@@ -92,9 +92,9 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    /// Returns the condition that the frame is in a tunnel with this destination port and, if one
-    /// is given, this network identifier. `mark` returns the condition that the tunnel header
-    /// itself must meet.
+    /// Returns the condition that the frame is in a UDP tunnel with the destination port `port`
+    /// and, if `network` is given, this network identifier. `mark` builds the condition that the
+    /// header of the tunnel protocol must meet.
     ///
     /// The generated code also leaves an offset in A for every frame that matches: the offset of
     /// the UDP header, less the constant part of the offset of the network header.

@@ -131,9 +131,9 @@ impl Generator<'_> {
         })
     }
 
-    /// Returns the condition that the source or the destination address of an 802.11 frame
+    /// Returns the condition that one address of an 802.11 frame, the source or the destination,
     /// satisfies `test_address`. In management frames, and in data frames whose direction bit `bit`
-    /// is clear, this address is at offset `place`. For all other data frames, `otherwise` returns
+    /// is clear, this address is at offset `place`. For all other data frames, `otherwise` builds
     /// the condition.
     fn test_wlan_endpoint(
         &mut self,

@@ -68,8 +68,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the next operator and its precedence, which `%` and `^` lack. Returns `None` if no
-    /// operator follows.
+    /// Returns the next operator and its precedence, which is `None` for `%` and `^`. Returns
+    /// `None` if no operator follows.
     fn peek_operator(&self) -> Option<(Alu, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {

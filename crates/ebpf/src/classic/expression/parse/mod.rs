@@ -55,7 +55,7 @@ struct Parser<'a> {
     closing: &'a [Option<usize>],
     at: usize,
     depth: usize,
-    /// Number of `and` and `or` nodes so far.
+    /// Number of `and` and `or` nodes in the syntax tree so far.
     alternations: usize,
     /// Number of operators so far in the current relation.
     operators: usize,

@@ -171,7 +171,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses a primitive that begins with a special keyword; returns `None` for any other keyword.
+    /// Parses a primitive that begins with the keyword `word`, such as `less` or `byte`. Returns
+    /// `None` if no primitive begins with this keyword.
     fn parse_keyword_primitive(&mut self, word: Keyword) -> ParseResult<Option<Primitive>> {
         let start = self.at;
         self.at += 1;
