@@ -3,8 +3,8 @@
 use pipeline::explain::{format_nanoseconds, format_rounded_duration};
 use runtime::latency::LatencyBreach;
 
-/// Formats a latency breach: the age of the block, the sink, the bound, and the wait that exceeded
-/// its share the most.
+/// Formats a latency breach for the user. Names the age of the late block, its sink, the latency
+/// bound, and the wait that exceeded its share of the bound the most.
 #[must_use]
 pub fn describe_breach(breach: &LatencyBreach) -> String {
     let over = |ns: u64| format_rounded_duration(ns.saturating_sub(breach.asked_ns));

@@ -27,8 +27,8 @@ use std::time::Duration;
 pub struct Live {
     pub(crate) control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// The running path of the whole request, and the index of this handle's path among the
-    /// connected components. `None` for a path that was not built from a plan.
+    /// The running path of the whole request, and the index of the connected component that this
+    /// handle controls. `None` for a path that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
@@ -38,7 +38,7 @@ const ADAPTATIONS_MAX: usize = 32;
 /// The counters of a path at one point in time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Time of the query on the monotonic clock, in ns.
+    /// Time at which the counters were queried, in ns of the monotonic clock.
     pub at: u64,
     /// Counters of nodes, edges and sources, as in the final ledger. The number of blocks in a ring
     /// is the number put minus the number taken. It is never negative, because the ring's reader is
@@ -53,7 +53,7 @@ pub struct Snapshot {
 /// The freshness of a space's counters in a [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CounterFreshness {
-    /// The space responded to this query, so the counters are current.
+    /// The space responded to the query for the snapshot, so the counters are current.
     Now,
     /// The space has ended; these are its final counters.
     Ended,
@@ -71,8 +71,8 @@ impl Live {
         self.whole = Some((Arc::clone(whole), part));
     }
 
-    /// Returns the running path of the whole request, and the index of this path among its
-    /// connected components. Returns `None` for a path that was not built from a plan.
+    /// Returns the running path of the whole request, and the index of the connected component that
+    /// this handle controls. Returns `None` for a path that was not built from a plan.
     pub(crate) fn whole_path(&self) -> Option<(&Arc<RunningPath>, usize)> {
         self.whole.as_ref().map(|(whole, part)| (whole, *part))
     }

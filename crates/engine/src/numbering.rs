@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 pub(crate) struct PlanNumbers {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
-    /// The number of the first ring of a replica, which connects the replica to its dispatcher or
-    /// join. Such rings have numbers although they are not edges of the graph.
+    /// The number of the first ring that connects a replica to the dispatcher or to the merge; the
+    /// other such rings follow. These rings have numbers although they are not edges of the graph.
     pub(crate) copies: usize,
     /// Session numbers that each filter may assign.
     pub(crate) numbering: SessionNumbering,
@@ -67,10 +67,11 @@ pub(crate) struct SessionNumbering {
 /// A filter's share of the session numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionNumberShare {
-    /// The share of a filter in the first plan. If that plan has n such filters, the share consists
-    /// of every n-th number, beginning with the contained one.
+    /// The session numbers of a filter in the first plan. If that plan has n filters that assign
+    /// session numbers, these are every n-th number, beginning with the contained one.
     Initial(u32),
-    /// The share of a filter that a change added: the contiguous range with this index.
+    /// The session numbers of a filter that a change added: the contiguous range of numbers with
+    /// this index.
     Later(u32),
 }
 

@@ -63,7 +63,7 @@ impl fmt::Debug for Alarm<'_> {
 /// A callback for the progress of paths, with its interval.
 #[derive(Clone, Copy)]
 pub struct ProgressWatch<'f> {
-    /// The interval between two calls, in ns.
+    /// The interval between two progress reports, in ns.
     pub every_ns: u64,
     /// The function to call. The thread that waits for the end of the run calls it between two
     /// checks for signals, so it must not block.
@@ -79,7 +79,7 @@ impl fmt::Debug for ProgressWatch<'_> {
 /// Progress of paths since their start, as passed to a [`ProgressWatch`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Elapsed time in ns.
+    /// Time since the paths started, in ns.
     pub elapsed_ns: u64,
     /// Counters of each source at its latest response, with the name of the source; empty before
     /// the first response.

@@ -47,7 +47,7 @@ pub enum PinError {
     /// The space has ended or has not started.
     #[error("it has ended")]
     Ended,
-    /// The kernel refused to pin the space.
+    /// The kernel refused to pin the thread or process of the space to the processors.
     #[error("{0}")]
     System(sys::Error),
 }

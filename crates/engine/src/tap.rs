@@ -76,7 +76,7 @@ pub enum StreamForm {
 /// A request for a tap: the node, the selection and form of its blocks, and the reader.
 #[derive(Debug)]
 pub struct TapRequest {
-    /// The node, or `None` for the first source.
+    /// The node whose output is tapped, or `None` for the first source.
     pub node: Option<TapNode>,
     /// The classes of the blocks, as after `|` in a request (`80`, `get`, empty for a plain pipe),
     /// or `None` for blocks that at least one arc accepts.
@@ -96,8 +96,8 @@ pub struct TapRequest {
     pub ring: Option<TapRingWriter>,
 }
 
-/// The registration of a reader with the kernel programs of a path. The programs then export the
-/// output of the reader's node. Dropping the value removes the reader.
+/// The registration of a tap's reader with the kernel programs of a path. While it exists, the
+/// programs export the output of the tapped node. Dropping the value removes the reader.
 struct KernelTap {
     kernels: Weak<Mutex<Vec<Kernel>>>,
     number: usize,
@@ -266,9 +266,8 @@ impl Live {
     }
 
     /// Registers `reader` with this path's kernel programs as a reader of the node's output, until
-    /// the returned value is dropped. Returns `None` for a path that was not built from a plan.
-    /// Fails if `in_kernel` is true, so that the node must be in the kernel, and no program
-    /// contains the node.
+    /// the returned value is dropped. Returns `None` for a path that was not built from a plan. If
+    /// `in_kernel` is true, the node must be in the kernel: fails if no program contains it.
     fn open_kernel_tap(
         &self,
         (number, reader): (usize, TapEndHandle),
@@ -328,7 +327,8 @@ impl Live {
         )))
     }
 
-    /// Returns the name of a direct successor of a node that runs in the kernel, if there is one.
+    /// Returns the name of a direct successor of a node, if one of the successors runs in the
+    /// kernel.
     pub(crate) fn kernel_successor(&self, number: usize) -> Option<String> {
         let (plan, node) = (self.plan()?, self.node_with_number(number)?);
         let mut following = plan.graph.outputs(node).map(|edge| edge.to);

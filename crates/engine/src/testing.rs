@@ -38,7 +38,7 @@ pub(crate) const HOSTILE: Description = Description {
     ..Description::EMPTY
 };
 
-/// The number of the block at which `hostile` acts.
+/// The number of the block at which the filter `hostile` misbehaves.
 const FIRST_HOSTILE_BLOCK: u32 = 100;
 
 struct HostileFilter {

@@ -41,7 +41,7 @@ pub struct NodeFate {
     pub consumed: u64,
     /// Number of blocks that the node held for a time.
     pub held: u64,
-    /// The longest time that the node held a block, in ns.
+    /// The longest time for which the node held a block, in ns.
     pub held_max: Time,
     /// Held blocks that the node released.
     pub released: u64,
@@ -61,7 +61,8 @@ pub struct FlowQuery {
     /// numbered the sessions of its blocks. The index matters only in replays of older recordings,
     /// where each filter numbers sessions independently. In other runs it is always 0.
     nodes: Vec<(Classes, usize)>,
-    /// The upstream neighbor of each node, by node index.
+    /// For each node, the node at the start of its first input edge, or the node itself if it has
+    /// no input.
     upstream: Vec<usize>,
     state: Mutex<QueryState>,
 }
@@ -138,7 +139,8 @@ impl FlowQuery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an observer that reports the walks of one space to this query.
+    /// Returns an observer that reports to this query how blocks pass through the nodes of one
+    /// space.
     pub(crate) fn observer(self: &Arc<Self>) -> Box<dyn Observer> {
         Box::new(FlowObserver { why: Arc::clone(self), running: Vec::new() })
     }
@@ -230,7 +232,7 @@ impl FlowQuery {
     }
 }
 
-/// The observer that reports the walks of one space to a query about a flow.
+/// An observer that reports to a query about a flow how blocks pass through the nodes of one space.
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,

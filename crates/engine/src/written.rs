@@ -12,7 +12,7 @@ use std::time::Duration;
 /// blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriterRequest {
-    /// The node; `None` for the first source.
+    /// The node to whose output the blocks are added; `None` for the first source.
     pub node: Option<TapNode>,
     /// The class label of the blocks, as after `|` in a request; an empty label stands for the
     /// class that sources assign.

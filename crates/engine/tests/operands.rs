@@ -242,8 +242,8 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
     assert_eq!(outcome.ledger.lost(), 2, "the operand has dropped copies of these blocks");
 }
 
-/// Builds two connections: to port 80, with HTTP whose head spans two segments, and to port 81,
-/// with another protocol; and a datagram.
+/// Builds the frames of two connections and of one datagram. The first connection carries HTTP to
+/// port 80, with a head that spans two segments. The second carries another protocol to port 81.
 fn web_frames() -> Vec<Vec<u8>> {
     vec![
         tcp_segment(80, 0, SYN, b""),

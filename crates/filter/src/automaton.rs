@@ -53,7 +53,7 @@ impl MatchState {
 /// Options for the compilation of an automaton.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompileOptions {
-    /// Maximum size of the automaton in bytes.
+    /// Maximum size of the compiled automaton, in bytes.
     pub(crate) size_max: usize,
     /// True if matches must begin at the first byte of the text.
     pub(crate) is_anchored: bool,
@@ -259,8 +259,8 @@ struct LowestMatch {
 }
 
 impl LowestMatch {
-    /// Records the lowest pattern of match state `id` for which `counts` returns true, if the index
-    /// of the pattern is less than `below`.
+    /// Records the lowest pattern that matches in state `id` and for which `counts` returns true.
+    /// Does nothing if the index of this pattern is not less than `below`.
     #[inline]
     fn record(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
@@ -423,8 +423,8 @@ fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
 }
 
-/// Returns the highest state reachable from any state in `from`. State numbers are multiples of the
-/// stride, so every multiple up to the result is a valid state.
+/// Returns the highest state that is reachable from any state in `from`. The automaton numbers its
+/// states in multiples of a stride, so every multiple up to the result is a valid state.
 fn highest_state(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();

@@ -381,9 +381,9 @@ pub enum Error {
     /// The requested range is not within the aggregate.
     #[error("bytes {from} to {to} exceed an aggregate of {length}")]
     OutOfRange {
-        /// Start of the range in bytes.
+        /// Start of the requested range, in bytes.
         from: usize,
-        /// End of the range in bytes.
+        /// End of the requested range, in bytes.
         to: usize,
         /// Length of the aggregate in bytes.
         length: usize,

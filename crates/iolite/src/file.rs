@@ -50,7 +50,7 @@ pub struct CachedFile {
 #[derive(Debug)]
 struct CachedFileState {
     id: DbufId,
-    /// Read-only descriptor.
+    /// Descriptor of the file, open for reading only.
     file: OwnedFd,
     /// True if a seal prevents truncation of the file.
     cannot_be_truncated: bool,

@@ -126,7 +126,8 @@ pub(crate) const OFFER: &[u8; 8] = b"SL point";
 #[derive(Debug)]
 pub enum PointerRingTag {}
 
-/// The four descriptors that a reader receives, as for a [stream](buffer::stream::Offer).
+/// An offer of an indirect stream to a reader. It consists of four descriptors, like the offer of a
+/// [stream](buffer::stream::Offer).
 pub type Offer = share::DoorbellOffer<PointerRingTag>;
 
 #[cfg(test)]

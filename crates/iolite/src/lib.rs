@@ -1,5 +1,6 @@
-//! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and a
-//! Unix-like file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
+//! An implementation of IO-Lite on top of the crate `buffer`: aggregates, streams of pointers,
+//! cached files, merged streams, and a Unix-like file interface to all of them. [IOL §2, §3], [SL
+//! §5.3, §6]
 //!
 //! Paths do not use this crate. It serves programs that read and write streams directly. Its rings,
 //! pools and doorbells, and the three kinds of shared memory with their rules, come from `buffer`.

@@ -60,8 +60,9 @@ fn create_ends(n: usize, shape: &RingConfigMessage) -> Result<Vec<OwnedFd>, Pipe
 /// descriptors in one message.
 pub const PIPE_ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
-/// Opens the writing end: creates the ring and sends it to the readers. Consumes the descriptor.
-/// Returns the stream, and the number of blocks after which written blocks are published.
+/// Opens the writing end of a multiway pipe of bytes: creates the ring and sends it to the readers.
+/// Consumes the descriptor. Returns the stream, and the number of blocks after which written blocks
+/// are published.
 pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !first_message_begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NotAPipeEnd);
@@ -82,8 +83,8 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     Ok((output, config.every))
 }
 
-/// Opens a reading end. Blocks until the writing end is opened. Returns `None` if the writing end
-/// was closed without being opened.
+/// Opens a reading end of a multiway pipe of bytes. Blocks until the writing end is opened. Returns
+/// `None` if the writing end was closed without being opened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !first_message_begins_with(&end, stream::OFFER)? {
         return Err(PipeError::NotAPipeEnd);
@@ -111,7 +112,8 @@ fn first_message_begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, Pip
 #[repr(C)]
 struct RingConfigMessage {
     magic: u64,
-    /// Capacity in bytes, or [`SELF_SIZING_CAPACITY`].
+    /// Capacity, in bytes, of a ring of bytes or, in a pipe of pointers, of the memory for copied
+    /// bytes. [`SELF_SIZING_CAPACITY`] requests automatic sizing.
     capacity: u64,
     every: u64,
     id: u32,
@@ -121,7 +123,7 @@ struct RingConfigMessage {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe1");
 const CAPACITY_MAX: u64 = 1 << 40;
-/// Capacity value that requests a self-sizing ring.
+/// Capacity value that requests automatic sizing.
 const SELF_SIZING_CAPACITY: u64 = 0;
 
 impl RingConfigMessage {
@@ -158,7 +160,7 @@ impl RingConfigMessage {
 /// Reason why a pipe could not be created, or an end could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PipeError {
-    /// The requested number of ends is out of range.
+    /// The requested number of ends of a multiway pipe is out of range.
     #[error(
         "a multiway pipe has 2 to {PIPE_ENDS_MAX} ends, not {0}: one that writes and at least \
          one that reads"

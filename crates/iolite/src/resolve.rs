@@ -25,7 +25,7 @@ pub struct Table<'a> {
 /// Borrowed memory whose bytes cannot be overwritten while the borrow lives.
 #[derive(Clone, Copy, Debug)]
 pub enum HeldMemory<'a> {
-    /// The space's own memory.
+    /// The pool of the space that resolves the pointers.
     Pool(&'a Pool),
     /// Blocks that the space has received over a ring from another space.
     Batch(Batch<'a>),

@@ -22,12 +22,12 @@
 use crate::interface::{StreamReader, StreamWriter};
 use buffer::Fault;
 
-/// The result of a splice.
+/// The numbers of bytes that a splice moved and dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpliceResult {
     /// Number of bytes taken from the source, including dropped ones; 0 at the end of the source.
     pub bytes: usize,
-    /// Number of bytes moved as pointers.
+    /// Number of bytes moved as pointers, without a copy.
     pub by_pointer: usize,
     /// Number of bytes dropped by the policy of the destination.
     pub dropped: usize,

@@ -111,7 +111,7 @@ fn table_copies_bytes_of_cached_files() {
     assert_eq!(table.copy(behind, &mut [0; 2]), Err(Fault::OutOfWindow(behind.place)));
 }
 
-/// An owner may send any descriptor as a file.
+/// Expects a descriptor that is not a regular file to be rejected if an owner sends it as a file.
 #[test]
 fn received_non_files_are_rejected() {
     let pipe = || rustix::pipe::pipe().unwrap().0;

@@ -89,8 +89,8 @@ fn send_offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
     send(socket, b"offer", &all);
 }
 
-/// Receives an offer and opens it in a space, after introducing the grant server whose socket was
-/// sent with it. Returns `None` if the sender has exited.
+/// Receives the offer of a stream over a socket, and opens the stream in a space. First introduces
+/// the grant server whose socket was sent with the offer. Returns `None` if the sender has exited.
 fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTOR_COUNT {

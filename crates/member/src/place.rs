@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use sys::local_socket::Framing;
 
-/// The directory of the machine-wide daemon.
+/// Directory of the sockets of the machine-wide daemon.
 pub const MACHINE_DIRECTORY: &str = "/run/streamline";
 /// Environment variable that names the only directory in which to search for a daemon.
 pub const DIRECTORY_VARIABLE: &str = "STREAMLINE_DAEMON";

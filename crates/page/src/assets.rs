@@ -4,7 +4,7 @@
 /// A file of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Asset {
-    /// Path in the URL.
+    /// Path of the file in the page's URLs, such as `/app.js`.
     pub path: &'static str,
     /// Value of `Content-Type`.
     pub media_type: &'static str,

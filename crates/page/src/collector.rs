@@ -15,7 +15,7 @@ use streamline::paths::{Client, ClientError, PathClient, PathUpdate, RegisteredP
 
 /// Interval between two samples of the figures that the page shows.
 pub const COLLECTION_INTERVAL: Duration = Duration::from_millis(500);
-/// Interval between two samples of the edges of a path that is not selected.
+/// Interval between two samples of the edges of a path that no viewer has selected.
 const EDGE_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time without an update after which a path counts as silent.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Name of the program.
+/// File name of the program that the page runs for its actions.
 const PROGRAM: &str = "streamline";
 /// Maximum number of bytes read from each output of the program.
 const OUTPUT_MAX: u64 = 8 << 20;
-/// Time after which the program is killed.
+/// Time after which a run of the program `streamline` is killed.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The program `streamline`, which the actions of the page run.
@@ -27,9 +27,10 @@ pub struct Program {
 pub struct CommandOutcome {
     /// True if the exit status is 0.
     pub succeeded: bool,
-    /// Standard output.
+    /// Text that the command wrote to standard output.
     pub output: String,
-    /// Standard error, including mistakes in a request with their positions.
+    /// Text that the command wrote to standard error, including mistakes in a request with their
+    /// positions.
     pub messages: String,
 }
 

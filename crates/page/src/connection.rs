@@ -108,7 +108,7 @@ pub struct Connection {
     received: Vec<u8>,
     /// Future whose completion closes the connection; `None` if no future closes it.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// True once `end` has completed.
+    /// True once the future `end` has completed, so that the connection closes.
     has_ended: bool,
     /// A value that the owner of the connection has attached to it; it is dropped with the
     /// connection.

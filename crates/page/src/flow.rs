@@ -20,9 +20,9 @@ use sys::eventfd::EventFd;
 
 /// Default and maximum duration of the tap, in seconds.
 const TAP_DURATION_LIMITS_S: (u64, u64) = (5, 20);
-/// Maximum number of frames that are traced.
+/// Maximum number of frames that a trace of a flow collects.
 const FRAMES_MAX: u64 = 100_000;
-/// Maximum number of bytes that are traced.
+/// Maximum number of bytes that a trace of a flow collects.
 const BYTES_MAX: u64 = 100_000_000;
 
 /// The parameters of a trace: the path, the flow, and the duration of the capture in seconds.

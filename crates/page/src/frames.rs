@@ -8,9 +8,9 @@ use sys::eventfd::EventFd;
 
 /// Length of a capture file's header, in bytes.
 const FILE_HEADER_LENGTH: usize = 24;
-/// Length of a frame's header, in bytes.
+/// Length of the header of a frame in a capture file, in bytes.
 const FRAME_HEADER_LENGTH: usize = 16;
-/// Offset of the frame length in a frame's header, in bytes.
+/// Offset of the frame length in the header of a frame in a capture file, in bytes.
 const FRAME_LENGTH_OFFSET: usize = 8;
 /// Maximum length of a frame in bytes.
 const FRAME_MAX: usize = 262_144;
@@ -33,7 +33,7 @@ pub(crate) struct Progress {
     pub(crate) bytes: u64,
 }
 
-/// The limits of a capture.
+/// The limits at which a capture to a file ends: time, number of frames, and file length in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CaptureLimits {
     pub(crate) time: Duration,
@@ -48,7 +48,7 @@ pub(crate) enum CaptureEnd {
     Stopped,
     /// The tap has ended.
     Closed,
-    /// A limit was reached.
+    /// A limit of the capture was reached.
     Limit,
     /// A frame was malformed, or could not be read or written.
     Failed(io::Error),
@@ -95,8 +95,8 @@ impl FrameFile {
         }
     }
 
-    /// Writes to the file all frames that are complete with `bytes`, the next bytes of the pipe,
-    /// and buffers the beginning of an incomplete frame.
+    /// Writes to the file all frames that `bytes`, the next bytes of the pipe, complete. Buffers
+    /// the beginning of an incomplete frame.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let mut whole = 0;

@@ -48,7 +48,7 @@ struct Series {
     last_step: Option<(u64, Arc<Sums>)>,
 }
 
-/// The history of one path.
+/// The rates of one path during the last hour.
 #[derive(Debug, Default)]
 pub struct History {
     sources: Series,
@@ -64,11 +64,11 @@ pub struct History {
 pub struct Columns {
     /// Times of the samples, ascending.
     pub time_ms: Vec<u64>,
-    /// Blocks per second.
+    /// Blocks per second at each of these times. `None` marks an interval without samples.
     pub blocks: Vec<Option<f32>>,
-    /// Bytes per second.
+    /// Bytes per second at each of these times. `None` marks an interval without samples.
     pub bytes: Vec<Option<f32>>,
-    /// Lost blocks per second.
+    /// Lost blocks per second at each of these times. `None` marks an interval without samples.
     pub lost: Vec<Option<f32>>,
 }
 

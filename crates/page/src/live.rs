@@ -49,7 +49,7 @@ pub struct PathFigures {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathState {
-    /// The process of the path sends counters.
+    /// The path runs, and its process sends counters.
     Running,
     /// The process of the path has sent no counters for some seconds.
     Silent,

@@ -20,7 +20,7 @@ const NODE_MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 /// plan independent of the machine on which the test runs.
 const PICTURED: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
                         |80 (tcp@thread0 | http@thread1 |exchange weblog access.log))";
-/// Maximum length of the picture in bytes.
+/// Maximum length of the picture of the page in the book, in bytes.
 const PICTURE_SIZE_MAX: usize = 40 << 10;
 
 /// Returns a directory with the node modules, which are installed on the first call. Reports a skip

@@ -29,7 +29,7 @@ const BOB: u32 = 41_502;
 /// A page for all users. Dropping this value ends the page.
 struct Host {
     child: Child,
-    /// Lines on standard error.
+    /// Lines that the page's process has written to standard error.
     lines: Receiver<String>,
 }
 

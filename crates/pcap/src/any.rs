@@ -52,7 +52,7 @@ pub(crate) struct AllInterfaces {
 #[derive(Clone, Copy, Debug)]
 struct InterfaceProperties {
     index: u32,
-    /// Device type (`ARPHRD_…`).
+    /// Device type of the interface (`ARPHRD_…`).
     hardware: u16,
     address: [u8; 6],
     /// Time from which on the ring contains all frames of the interface, in nanoseconds since 1970;
@@ -84,8 +84,8 @@ impl AllInterfaces {
         Ok((all, capture))
     }
 
-    /// Makes the packets available to [`Self::next_time`] that have arrived, since the last call,
-    /// on interfaces without rings.
+    /// Makes the packets that have arrived since the last call on interfaces without rings
+    /// available to [`Self::next_time`].
     pub(crate) const fn load(&mut self) {
         self.remainder.load();
     }

@@ -15,7 +15,7 @@ use streamline::capture::{CapturedFrame, FRAME_MAX};
 use wire::cooked::{CookedHeader, kind};
 use wire::vlan;
 
-/// Code of an instruction that returns a constant.
+/// Code of the BPF instruction that returns a constant.
 const RETURN_CONSTANT: u16 = code::RET | code::K;
 /// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
 const ETHERNET_DEVICE_TYPE: u16 = 1;
@@ -31,9 +31,9 @@ const HEADER_MAX: usize = 60;
 /// The filter program that an expression needs for a live capture.
 #[derive(Clone, Debug)]
 pub(crate) enum LiveFilterProgram {
-    /// The same program as for a capture file.
+    /// The program for a capture file also fits a live capture.
     Same,
-    /// A program that differs from that for a capture file.
+    /// A program for a live capture that differs from the program for a capture file.
     Other(Vec<Instruction>),
     /// The program for a live capture is unknown, because this library cannot compile the
     /// expression. The filter then runs the program for a capture file, on frames that contain
@@ -72,7 +72,7 @@ impl Filter {
         Some(Self { program, link, expects_tags, reach, interface_index })
     }
 
-    /// Returns true if every frame matches.
+    /// Returns true if the filter accepts every frame.
     pub(crate) fn accepts_all(&self) -> bool {
         matches!(self.program.instructions(), [Instruction { code: RETURN_CONSTANT, k: 1.., .. }])
     }

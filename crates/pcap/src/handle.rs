@@ -15,7 +15,7 @@ pub(crate) const ERROR_BUFFER_SIZE: usize = 256;
 /// Value of a descriptor number that is not set.
 const NO_DESCRIPTOR: i32 = -1;
 
-/// The result of a call, as libpcap defines it.
+/// Status values that a call returns, as libpcap defines them.
 pub(crate) mod status {
     /// `PCAP_ERROR`: the call failed, for the reason in the error text.
     pub(crate) const ERROR: i32 = -1;

@@ -10,7 +10,7 @@
 use crate::filter::Filter;
 use streamline::capture::{Capture, CaptureFilter, PreparedFilter};
 
-/// The filter that runs in the kernel, and the filter that may replace it.
+/// The capture filter that runs in the kernel, and a loaded filter that may replace it.
 #[derive(Debug, Default)]
 pub(crate) struct KernelFilter {
     /// The filter that runs in the kernel.
@@ -26,13 +26,13 @@ pub(crate) struct KernelFilter {
 /// power of two, so that captures with similar numbers copy the same number of bytes and can share
 /// one ring.
 const COPIED_BYTES_MIN: usize = 256;
-/// Number of bytes per frame at or above which the kernel copies whole frames.
+/// Number of bytes to copy per frame from which on the kernel copies whole frames instead.
 const WHOLE_FRAME_BYTES_MIN: usize = 1500;
 
-/// Returns the settings for the kernel part of a capture, for the application's filter and snapshot
-/// length: the filter as an expression, and the number of bytes to copy from each frame (`None` for
-/// whole frames). If the kernel cannot run the filter, the expression is `None`, so that the kernel
-/// copies all frames.
+/// Returns the settings for the kernel part of a capture: the filter as an expression, and the
+/// number of bytes to copy from each frame (`None` for whole frames). `filter` and `snapshot` are
+/// the filter and the snapshot length of the application. If the kernel cannot run the filter, the
+/// expression is `None`, so that the kernel copies all frames.
 pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
 
-/// Name of the environment variable with the user's options.
+/// Name of the environment variable with which the user sets options of this library.
 const VARIABLE: &str = "STREAMLINE_PCAP";
 
 /// The packet counts of a handle.

@@ -11,7 +11,7 @@ pub(crate) struct Settings {
     pub(crate) timeout_ms: i32,
     pub(crate) is_immediate: bool,
     pub(crate) is_nonblocking: bool,
-    /// Buffer size in bytes; 0 for the default.
+    /// Requested size of the capture buffer in bytes; 0 for the default.
     pub(crate) buffer: i32,
     /// True if timestamps count nanoseconds, false if microseconds.
     pub(crate) has_nanoseconds: bool,

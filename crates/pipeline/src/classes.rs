@@ -15,7 +15,7 @@ const CLASS_MAX: u32 = Class::ZERO.0;
 /// A set of classes, for example the classes that an arc passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClassSet {
-    /// The ranges, sorted, with a gap between neighbours.
+    /// The ranges of classes in the set, sorted, with a gap between neighbours.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -84,9 +84,9 @@ impl ClassSet {
         self.ranges.iter().any(|range| bounds.contains(*range))
     }
 
-    /// Returns the classes of this set that actually pass an arc with this set. The filter before
-    /// the arc emits the classes in `on_request` only if the set names one of them. Otherwise
-    /// `on_request` is removed from the set.
+    /// Returns the classes of the blocks that pass an arc with this set. The filter before the arc
+    /// emits the classes in `on_request` only if the set names one of them; otherwise they are
+    /// missing from the result.
     #[must_use]
     pub fn without_unnamed(&self, on_request: Option<ValueRange>) -> Self {
         match on_request.filter(|bounds| !self.names_any(*bounds)) {

@@ -28,9 +28,9 @@ pub struct SharedPrefixes {
     /// The possible splits of the request, from the longest prefix to the shortest. There is at
     /// least one.
     pub cuts: Vec<RequestSplit>,
-    /// Index in `cuts` of the split to use if no prefix is running yet; its prefix is started in a
-    /// process of its own. It is the longest prefix in which no filter after the reassembling
-    /// filter has arguments, because most requests have such a prefix.
+    /// Index in `cuts` of the split to use if no prefix is running yet. It is the longest prefix in
+    /// which no filter after the reassembling filter has arguments, because most requests have such
+    /// a prefix. The prefix is then started in a process of its own.
     pub start: usize,
 }
 

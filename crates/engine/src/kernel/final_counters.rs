@@ -24,7 +24,7 @@ pub struct FinalCounters {
     /// The taps that were open when the counters were read.
     #[serde(default)]
     pub(super) taps: OpenTaps,
-    /// Number of program runs that the kernel measured for the request, and their total time in ns.
+    /// Number of the request's program runs that the kernel measured, and their total time in ns.
     pub(super) measured: (u64, u64),
     /// True if the counters are unknown, because the process that ran the request ended without
     /// reporting them.

@@ -36,7 +36,7 @@ pub(super) struct FusedTree {
     /// the frame.
     pub(super) leads: Vec<usize>,
     /// The gates of the requests that take frames from the host, in order of precedence. Each pair
-    /// contains the request and the step that selects its frames.
+    /// contains the index of a request and the index of its gate among the steps.
     pub(super) gates: Vec<(usize, usize)>,
     lines: Vec<RequestPositions>,
 }
@@ -85,7 +85,8 @@ pub(super) struct Fork {
     pub(super) at: Option<usize>,
     lines: Vec<usize>,
     pub(super) steps: Vec<usize>,
-    /// Exits over which blocks leave at the fork. A fork with exits belongs to a single request.
+    /// Indices of the exits over which blocks leave the kernel at this fork. A fork with exits
+    /// belongs to a single request.
     pub(super) exits: Vec<usize>,
 }
 
@@ -113,14 +114,13 @@ pub(super) enum CounterId {
     Unselected(usize),
     /// Counter of blocks that took an exit. Contains the index of the exit.
     Handed(usize),
-    /// Counter of blocks that took an exit but could not be copied to user space. Contains the
-    /// index of the exit.
+    /// Counter of blocks that took the exit with this index but could not be copied to user space.
     Failed(usize),
     /// Counter of frames that an egress interface refused. The number is the index of the sending
     /// step in [`FusedTree::leads`].
     Refused(usize),
-    /// Counter of frames that the gate with this index left to the host or to another request, for
-    /// this reason.
+    /// Counter of frames that a gate left to the host or to another request. Contains the index of
+    /// the gate and the reason.
     Left(usize, LeaveReason),
 }
 
@@ -148,10 +148,10 @@ pub(crate) struct KernelCounters {
     pub(crate) ran: Amount,
     /// Blocks that arrived at each step.
     pub(crate) entered: Vec<Amount>,
-    /// Blocks that left a position over at least one edge. The positions are the source and then
-    /// each step.
+    /// Blocks that left over at least one edge: first those that left the source, then those that
+    /// left each step.
     pub(crate) passed: Vec<Amount>,
-    /// Blocks that no edge at a position selected. The positions are the source and then each step.
+    /// Blocks that no edge selected: first those at the source, then those at each step.
     pub(crate) unselected: Vec<Amount>,
     /// Blocks that took each exit of the request.
     pub(crate) handed: Vec<Amount>,
@@ -243,8 +243,8 @@ impl FusedTree {
         self.steps.len() - 1
     }
 
-    /// Adds the forks of the request that was added last. If the request takes the same steps as an
-    /// existing fork, and neither has exits, the request shares that fork.
+    /// Adds the forks of the latest request, which has the index `line`. If an existing fork leads
+    /// to the same steps, and neither leads to an exit, the request shares that fork.
     fn add_forks(&mut self, line: usize) {
         let places: Vec<Option<usize>> = self.lines[line].fork_positions().collect();
         for at in places {
@@ -351,8 +351,8 @@ impl FusedTree {
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
-    /// Returns the number of the mark for frames that a request has taken from the host, or `None`
-    /// if no request takes frames.
+    /// Returns the number of the mark that the program sets on a frame when a request takes it from
+    /// the host. Returns `None` if no request takes frames.
     pub(super) fn taken_mark(&self) -> Option<u16> {
         let number = self.forks.len() + self.leads.len();
         (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))

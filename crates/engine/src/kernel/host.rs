@@ -108,7 +108,7 @@ pub trait AttachmentHandle: Attachment {
 pub struct PreparedSuccessor {
     /// The rings and handles of the new request.
     pub lent: KernelAttachment,
-    /// The handle that performs the switch.
+    /// The handle that replaces the running request with the new one.
     pub switch: Box<dyn ProgramSwitch>,
 }
 

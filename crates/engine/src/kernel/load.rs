@@ -60,14 +60,14 @@ pub(super) struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Options for a tc program.
+    /// Options with which a tc program is loaded.
     pub(super) const TRAFFIC_CONTROL: Self = Self {
         kind: ProgramKind::Tc,
         license: License::ApacheOrMit,
         fragments: false,
         device: None,
     };
-    /// Options for a program on the sockets of a cgroup.
+    /// Options with which a program for the sockets of a cgroup is loaded.
     pub(super) const SOCKETS: Self =
         Self { kind: ProgramKind::CgroupPacket, ..Self::TRAFFIC_CONTROL };
 }

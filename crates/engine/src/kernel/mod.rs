@@ -72,7 +72,7 @@ pub(crate) struct Kernel {
     /// The current generation: the request that has been attached since the last change of the
     /// path.
     pub(crate) generation: Generation,
-    /// The earlier generations, which ended at earlier changes of the path; oldest first.
+    /// The earlier generations, oldest first. Each of them ended at a change of the path.
     before: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
     /// measured.
@@ -98,18 +98,18 @@ pub(crate) struct Generation {
     handle: Arc<dyn AttachmentHandle>,
     /// The number by which the metadata of a block names this source as the block's origin.
     pub(crate) origin: u16,
-    /// Totals of the blocks that this process had received from this generation when it ended;
-    /// `None` while it runs.
+    /// Totals of the blocks that this process had received from the generation's program when the
+    /// generation ended; `None` while it runs.
     taken: Option<SourceCounters>,
 }
 
-/// A prepared generation that will succeed the current one, with the handle that installs it.
+/// A prepared [`Generation`], which will replace the current one when the path changes.
 #[derive(Debug)]
 pub(crate) struct NextGeneration {
     pub(crate) generation: Generation,
-    /// The handle that performs the switch.
+    /// The handle that replaces the program of the current generation.
     pub(crate) switch: Box<dyn ProgramSwitch>,
-    /// The taps that are open from the beginning of the generation.
+    /// The taps that are open when the new generation begins.
     open_taps: OpenTaps,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct KernelInputs<'p> {
     /// The numbers of the plan's nodes and edges.
     pub(crate) ids: &'p PlanNumbers,
     pub(crate) planned: &'p Planned,
-    /// The nodes that the program implements, in the path's connected component.
+    /// The nodes of the path's connected component that the program implements.
     pub(crate) nodes: &'p [NodeId],
     /// The number by which the metadata of a block names the source as the block's origin.
     pub(crate) origin: u16,
@@ -195,7 +195,8 @@ impl Kernel {
         Ok((Self { generation, before, place, timing, taps }, gives))
     }
 
-    /// Prepares a successor of the current generation, and the source that reads its frames.
+    /// Prepares the generation that will replace the current one. Also returns the source that
+    /// reads the frames of the new generation.
     pub(crate) fn successor(
         &self,
         wanted: &KernelInputs<'_>,
@@ -213,8 +214,8 @@ impl Kernel {
         Ok((NextGeneration { generation, switch, open_taps: asked.taps }, gives))
     }
 
-    /// Records the switch to a new generation. `taken` holds the totals received from the previous
-    /// generation.
+    /// Makes `next` the current generation, after the switch to its program. `taken` holds the
+    /// totals that this process received from the previous generation.
     pub(crate) fn begin_generation(&mut self, next: NextGeneration, taken: SourceCounters) {
         let mut old = std::mem::replace(&mut self.generation, next.generation);
         old.taken = Some(taken);
@@ -229,8 +230,9 @@ impl Generation {
         self.ids.nodes[self.source.0]
     }
 
-    /// Returns the pairs of step indices `(own, other)` of filters that are in both trees and keep
-    /// their state.
+    /// Returns the filters that this generation and the new one have in common, and that keep their
+    /// state. Each is given by its step index in the tree of this generation and in `tree`, the
+    /// tree of the new one.
     fn kept_steps(&self, tree: &RequestTree, ids: &PlanNumbers) -> Vec<(usize, usize)> {
         let number = |ids: &PlanNumbers, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
         let theirs = |step: &Step| {
@@ -442,10 +444,11 @@ impl InjectedRefusal {
 }
 
 /// Returns the policy by which a program notifies the reader of its rings. If the planned ring has
-/// a threshold (`signal_blocks` is not 0), the doorbell wakes the source, which drains
-/// notifications before it checks for frames. Otherwise the program sends no notifications. While
-/// the source sleeps, the program then leaves the frames to the network stack of this machine,
-/// which wakes the source.
+/// a threshold (`signal_blocks` is not 0), the program notifies a doorbell that wakes the source.
+/// The source drains these notifications before it checks for frames.
+///
+/// Without a threshold, the program sends no notifications. While the source sleeps, the program
+/// then leaves the frames to the network stack of this machine, which wakes the source.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_INTERVAL_NS_MAX)).unwrap_or(u32::MAX);

@@ -403,8 +403,8 @@ impl Point {
 }
 
 impl PointState {
-    /// Creates the means by which [`Self::collect_retired_counters`] waits for replaced programs to
-    /// finish, unless it exists already.
+    /// Creates the grace period with which [`Self::collect_retired_counters`] waits until replaced
+    /// programs have finished. Does nothing if it exists already.
     fn create_grace_period(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);

@@ -58,7 +58,7 @@ impl Kernel {
     }
 
     /// Opens and closes the program's taps to match the current readers. `before` contains the
-    /// earlier readers; if both need the same taps, does nothing.
+    /// earlier readers. Does nothing if the current readers need the same taps as the earlier ones.
     fn set_taps(&self, before: &NodeTapReaders, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let open = self.taps.open_taps_in_tree(tree, ids);
@@ -84,9 +84,9 @@ impl Kernel {
         Err(BuildError::Refused(KernelRefusal { node, why }))
     }
 
-    /// Opens the taps that the readers need in a new generation, whose program started with the
-    /// taps in `opened`. Ends the taps of readers whose node the program does not export. Blocks
-    /// for at most [`TAP_RENEWAL_TIMEOUT`] if another process runs the program.
+    /// Opens the taps that the readers need after a new generation has begun. Its program started
+    /// with the taps in `opened`. Ends the taps of readers whose node the program does not export.
+    /// Blocks for at most [`TAP_RENEWAL_TIMEOUT`] if another process runs the program.
     pub(super) fn renew_taps(&mut self, opened: &OpenTaps) {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let mut open = self.taps.open_taps_in_tree(tree, ids);
@@ -106,6 +106,6 @@ impl Kernel {
     }
 }
 
-/// Maximum time to wait for the reply of another process that opens taps of a new generation. The
-/// path is paused during this time.
+/// Maximum time to wait, after a change of the path, until another process has opened the taps of
+/// the new program. The path is paused during this time.
 const TAP_RENEWAL_TIMEOUT: Duration = Duration::from_millis(200);

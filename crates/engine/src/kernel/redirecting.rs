@@ -36,7 +36,7 @@ use sys::steps::{RollbackLog, StepResource};
 /// An attached redirecting program and its counters.
 #[derive(Debug)]
 pub(super) struct RedirectProgram {
-    /// The mapping of the counters; dropped before their map.
+    /// The memory mapping of the program's counters; dropped before the map that contains them.
     counters: ReadMapping,
     _counters: Map,
     take: Redirect,
@@ -232,7 +232,7 @@ impl RedirectProgram {
         FinalCounters { counted, states, ..FinalCounters::default() }
     }
 
-    /// Returns a counter, summed over all processors.
+    /// Returns the value of the counter with this number, summed over all processors.
     fn read_counter(&self, number: u16) -> Amount {
         let at = self.take.scratch().tally_offset(number);
         Amount {

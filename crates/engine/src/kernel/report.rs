@@ -117,8 +117,9 @@ impl Kernel {
 }
 
 impl Generation {
-    /// Returns the final counters of a generation. If the process that ran the program has exited,
-    /// returns lower bounds derived from `taken`, the totals that this process received.
+    /// Returns the final counters of this generation. If they are lost because the process that ran
+    /// the program has exited, returns lower bounds derived from `taken`, the totals that this
+    /// process received.
     pub(super) fn final_counters(&self, taken: &SourceCounters) -> Cow<'_, FinalCounters> {
         match self.handle.final_counters() {
             ended if ended.lost => {

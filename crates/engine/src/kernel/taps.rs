@@ -61,9 +61,9 @@ impl OpenTaps {
     }
 }
 
-/// The readers of the output of a path's nodes, by node number. Node numbers stay the same across
-/// changes to the path. A node with readers may run in a thread now and be moved into the kernel by
-/// a change.
+/// The readers that tap the output of a path's nodes, by node number. Node numbers stay the same
+/// across changes to the path. A node with readers may run in a thread now, and a later change may
+/// move it into the kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTapReaders {
     /// The readers of each node's output, by node number.
@@ -100,8 +100,8 @@ impl NodeTapReaders {
         }))
     }
 
-    /// Returns the nodes of a tree whose output a reader wants but the program does not export
-    /// while exactly the taps in `open` are open.
+    /// Returns the nodes of a tree whose output has a reader but no open tap. Exactly the taps in
+    /// `open` are open.
     pub(super) fn unexported_nodes(
         &self,
         tree: &RequestTree,

@@ -7,7 +7,7 @@
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatisticsGuard};
 
-/// The frame that test runs of the empty program process.
+/// The frame on which an empty program is run to measure the overhead of a run.
 const FRAME: [u8; 64] = [0; 64];
 /// Number of test runs over which the time of an empty program is averaged.
 const TEST_RUN_COUNT: u32 = 10_000;
@@ -16,7 +16,7 @@ const TEST_RUN_COUNT: u32 = 10_000;
 #[derive(Debug)]
 pub(super) struct Timing {
     _counts: RunStatisticsGuard,
-    /// Measured time of an empty run, in ns.
+    /// Measured time of one run of an empty program, in ns.
     empty_run_ns: f64,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct RequestTree {
     /// The exits, over which blocks leave the kernel.
     pub(crate) exits: Vec<TreeExit>,
     /// The source whose expression selects the frames that the request takes from the host; `None`
-    /// if the request observes every frame.
+    /// if the request only observes frames.
     pub(crate) gate: Option<NodeId>,
     /// The taps of the request. A pointer names an exit or a tap by its number; the numbers of taps
     /// follow those of exits.
@@ -54,8 +54,9 @@ pub(crate) struct TreeExit {
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
-    /// The number of the sequence of pointers (the ring output) to which the program adds the
-    /// frames that take this exit. Exits share a ring output only if no frame can take two of them.
+    /// The number of the ring output to which the program adds the frames that take this exit. A
+    /// ring output is a sequence of pointers; exits share one only if no frame can take two of
+    /// them.
     pub(crate) sink: u32,
 }
 

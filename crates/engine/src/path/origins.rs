@@ -21,7 +21,7 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
 pub(crate) struct Origins {
     /// Titles of the sources, by origin.
     pub(crate) names: Vec<String>,
-    /// Node numbers of the sources, by origin.
+    /// The node number of each source. The index in the list is the source's origin.
     nodes: Vec<usize>,
     /// The names of the sources, by origin, as sinks see them. Only [`Origins::publish`] updates
     /// these names.

@@ -64,7 +64,7 @@ pub(crate) struct PathState {
     pub(crate) observations: u64,
     /// The latest automatic changes, with their reasons.
     pub(crate) adapted: VecDeque<String>,
-    /// Called with each automatic change, if set.
+    /// Listener that is called with each automatic change, if one is set.
     pub(crate) listener: Option<AdaptationListener>,
     pub(crate) plan: Plan,
     pub(crate) ids: PlanNumbers,
@@ -195,7 +195,7 @@ impl PathState {
     }
 }
 
-/// A map from node numbers, or from edge numbers, to plan indices.
+/// A map from the numbers of nodes, or of edges, to their indices in the current plan.
 pub(crate) struct PlanIndices(Vec<usize>);
 
 impl PlanIndices {

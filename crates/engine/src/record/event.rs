@@ -108,8 +108,8 @@ fn read_source_details(take: &mut ValueReader<'_>) -> Option<SourceDetails> {
     Some((missing, is_remark.then(|| (text.to_owned(), warns != 0))))
 }
 
-/// Details of a source: block numbers that it lost, by location of the loss; and its note for the
-/// user, with a flag that is true if the note is a warning.
+/// Details of a source: the numbers of the blocks that it lost, by location of the loss; and its
+/// note for the user, with a flag that is true if the note is a warning.
 pub(super) type SourceDetails = (Vec<(String, LossRanges)>, Option<(String, bool)>);
 
 impl FileBlock<'_> {

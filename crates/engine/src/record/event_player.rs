@@ -303,7 +303,8 @@ impl EventPlayer {
         Some(())
     }
 
-    /// Records a defect at the current position, and ends the sequence of events. Returns `None`.
+    /// Records that the recording is invalid at the current position, and ends the sequence of
+    /// events. `what` describes the defect. Returns `None`.
     fn record_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
         self.defect.get_or_insert_with(|| format!("the record is invalid at byte {byte}: {what}"));

@@ -31,11 +31,11 @@ const INTERFACE_TYPE: u32 = 1;
 const PACKET_TYPE: u32 = 6;
 /// The byte-order magic of a section header.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
-/// Code of the option if_name.
+/// Code of the pcapng option if_name, the name of an interface.
 const IF_NAME_CODE: u16 = 2;
-/// Code of the option if_tsresol.
+/// Code of the pcapng option if_tsresol, the resolution of an interface's timestamps.
 const IF_TSRESOL_CODE: u16 = 9;
-/// Code of the option shb_userappl.
+/// Code of the pcapng option shb_userappl, which names the program that wrote the file.
 const SHB_USERAPPL_CODE: u16 = 4;
 /// Minimum length of a block in bytes: its type, and its length twice.
 const BLOCK_MIN: usize = 12;
@@ -50,7 +50,7 @@ pub(super) enum LocalBlockKind {
     Event,
     Bytes,
     End,
-    /// A change to the path. It follows all events that precede the change.
+    /// A change to the path, written after all earlier events of the spaces that it affects.
     Change,
 }
 
@@ -240,7 +240,7 @@ fn encode_metadata(entry: &Entry) -> [u8; METADATA_BYTES] {
 pub(super) struct FileBlock<'b> {
     pub(super) kind: u32,
     pub(super) body: &'b [u8],
-    /// Total length in bytes, from the type to the final length.
+    /// Total length of the block in bytes, from its type to the length that ends it.
     pub(super) length: usize,
 }
 
@@ -263,8 +263,8 @@ pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
 }
 
 impl<'b> FileBlock<'b> {
-    /// Returns the kind of a local block and the part of its body after the kind. Returns `None`
-    /// for other blocks.
+    /// Returns the kind of this block, and the rest of its body, if it is a local block. Returns
+    /// `None` for a block of another type.
     pub(super) fn local_block(&self) -> Option<(LocalBlockKind, ValueReader<'b>)> {
         if self.kind != LOCAL_BLOCK_TYPE {
             return None;

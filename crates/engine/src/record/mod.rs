@@ -50,7 +50,7 @@ pub enum RecordMode {
 }
 
 impl RecordMode {
-    /// Returns true in the replay of a recording in which each filter numbered its sessions
+    /// Returns true if a recording is replayed in which each filter numbered its sessions
     /// independently of the others.
     #[must_use]
     pub fn has_independent_numbers(&self) -> bool {

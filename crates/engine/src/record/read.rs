@@ -106,7 +106,7 @@ pub enum RecordError {
     Headless {
         /// Path of the file, for messages.
         target: String,
-        /// Name of the missing item.
+        /// Name of the item that is missing from the head.
         missing: &'static str,
     },
 }

@@ -88,8 +88,8 @@ pub struct RecordingSummary {
 
 enum Message {
     Bytes(Vec<u8>),
-    /// Ends the recording with a last block that has these contents. The writing thread adds a
-    /// digest of all bytes of the file up to and including these contents.
+    /// Asks the writing thread to end the file with a last block that has these contents. The
+    /// thread adds a digest of all bytes of the file up to and including these contents.
     End(Vec<u8>),
 }
 
@@ -226,7 +226,8 @@ impl Recording {
     }
 }
 
-/// Writes messages until the end of the recording. Returns the number of bytes written.
+/// Writes `first`, and then the bytes of all messages, to the file until the recording ends.
+/// Returns the number of bytes written.
 fn write_messages(
     mut file: File,
     first: Vec<u8>,
@@ -341,8 +342,8 @@ impl Journal for EventRecorder {
         }
     }
 
-    /// Passes the chunk to the writing thread. Blocks while [`QUEUED_CHUNKS_MAX`] chunks wait to be
-    /// written.
+    /// Passes the collected events, a chunk, to the writing thread. Blocks while
+    /// [`QUEUED_CHUNKS_MAX`] chunks wait to be written.
     fn flush(&mut self) {
         if self.chunk.is_empty() {
             return;

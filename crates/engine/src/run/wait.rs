@@ -112,7 +112,7 @@ const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 pub(super) struct LatencyChecks<'f> {
     alarm: Alarm<'f>,
     live: &'f Live,
-    /// Monotonic time of the next check in ns.
+    /// Monotonic time of the next check for late blocks, in ns.
     next: u64,
     /// Monotonic time in ns of the next report of a breach. Breaches before this time are not
     /// reported.
@@ -149,7 +149,7 @@ const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 struct ProgressReports<'f> {
     watch: ProgressWatch<'f>,
     begin: u64,
-    /// Monotonic time of the next report in ns.
+    /// Monotonic time of the next progress report, in ns.
     next: u64,
     /// True once the sources have been queried for the next report.
     has_queried: bool,

@@ -177,7 +177,8 @@ impl Reader {
     }
 }
 
-/// Builds a space that contains one filter between the two streams.
+/// Builds the space of a sandbox process. It contains one filter between the input stream and the
+/// output stream.
 fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
     let missing = || format!("no filter is called `{}`", wanted.name);
     let description = MachineRegistry::Local.find(&wanted.name).ok_or_else(missing)?;
@@ -347,7 +348,8 @@ const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     }
 }
 
-/// The source of the filter's space, which emits the blocks that the path sends.
+/// The source in the process of a sandboxed filter. It emits the blocks that the path has sent to
+/// the process.
 #[derive(Debug)]
 struct Inlet {
     streams: Streams,
@@ -386,7 +388,7 @@ impl Source for Inlet {
     }
 }
 
-/// The sink of the filter's space, which sends the filter's output to the path.
+/// The sink in the process of a sandboxed filter. It sends the filter's output back to the path.
 #[derive(Debug)]
 struct Outlet {
     streams: Streams,

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(crate) struct Exit {
     /// The stream from the process, or `None` after the stream has ended.
     input: Option<Input>,
-    /// The latest message, until its block has been copied to a pool.
+    /// The latest message from the process, until its block has been copied to a pool.
     message: Vec<u8>,
     pending: Option<usize>,
     /// Sources of the path. Each block from the process must name one of them as its origin.
@@ -31,7 +31,7 @@ pub(crate) struct Exit {
     given: Amount,
     /// True if this reader has announced to the process that it sleeps.
     asleep: bool,
-    /// Number of times that the process has woken this reader since it last sent a block.
+    /// Number of times that the process has woken this reader since the process last sent a block.
     empty_wakeups: u32,
     /// The parts of the filter's state that have been received so far. `None` if the state was not
     /// requested.

@@ -19,7 +19,7 @@ pub(crate) struct FilterContext {
     pub(crate) seed: Option<u64>,
     /// The session numbers that the filter may use.
     pub(crate) numbers: SessionNumbers,
-    /// True if all successors of the filter accept fragments.
+    /// True if all successors of the filter accept fragments of messages.
     pub(crate) fragments: bool,
     /// True if the filter has inputs, and all of them carry messages, records or bytes.
     pub(crate) reads_messages: bool,

@@ -120,7 +120,8 @@ pub(crate) fn start(
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
 
-/// Returns the entrance to a filter's process if the node's sink is one; otherwise `None`.
+/// Returns the node's sink as an [`InputHalf`], which sends the input of a sandboxed filter to its
+/// process. Returns `None` if the node has no such sink.
 pub(crate) fn as_input_half(node: &mut Node) -> Option<&mut InputHalf> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
@@ -128,7 +129,8 @@ pub(crate) fn as_input_half(node: &mut Node) -> Option<&mut InputHalf> {
     }
 }
 
-/// Returns the exit from a filter's process if the node's source is one; otherwise `None`.
+/// Returns the node's source as an [`Exit`], which receives the output of a sandboxed filter.
+/// Returns `None` if the node has no such source.
 pub(crate) fn as_output_half(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),

@@ -313,7 +313,7 @@ impl StateCollector {
         !self.done && (is_record || self.held.is_some())
     }
 
-    /// Returns true if the state is complete.
+    /// Returns true if the entire state of the filter has been received.
     pub(super) const fn is_done(&self) -> bool {
         self.done
     }

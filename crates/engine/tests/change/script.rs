@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::{Frame, Segment};
 
-/// Number of open connections.
+/// Number of connections in a long run of the scripted source.
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
 /// An output block: its session, class and bytes.

@@ -9,7 +9,7 @@ use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::collections::BTreeSet;
 
-/// The first session number of filters that a change adds.
+/// The first number of the range from which filters added by a change take their session numbers.
 const FIRST_ADDED_NUMBER: u32 = 1 << 31;
 
 fn replace_request(live: &Live, line: &str) -> SwitchReport {

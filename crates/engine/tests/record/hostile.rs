@@ -22,11 +22,11 @@ const CHUNK_KIND: u32 = 2;
 const EVENT_KIND: u32 = 3;
 /// Kind of the local block that ends the file.
 const END_KIND: u32 = 5;
-/// Event code of blocks from a source.
+/// Code of an event that records blocks from a source.
 const PULL_EVENT: u32 = 1;
-/// Event code of blocks from a ring.
+/// Code of an event that records blocks from a ring.
 const IMPORT_EVENT: u32 = 2;
-/// Event code of a change to the path.
+/// Code of an event that records the stop of a space for a change to the path.
 const CHANGE_EVENT: u32 = 8;
 
 /// A block of the file: its kind if it is a local block, and its bytes.
@@ -58,7 +58,8 @@ impl Block {
         self.1[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Sets the block count of an event. The count follows the event's kind, node and time.
+    /// Sets the number of blocks that this event claims to contain. The number follows the event's
+    /// kind, node and time.
     fn set_count(&mut self, count: u32) {
         self.set_bytes(28, &count.to_le_bytes());
     }

@@ -90,7 +90,7 @@ first bytes were not observed).",
     ..RECOGNIZER_DEFAULTS
 };
 
-/// Fields common to the four catalog entries.
+/// Fields that the catalog entries of `ssh`, `rtsp`, `mpeg` and `telnet` have in common.
 const RECOGNIZER_DEFAULTS: Description = Description {
     kind: FilterKind::Classification,
     input_forms: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
@@ -238,9 +238,11 @@ struct SignatureSearch {
     searched_bytes: u32,
     /// The result of the search: [`VERDICT_YES`], [`VERDICT_NO`], or 0 while undecided.
     verdict: u16,
-    /// Nonzero if the text is a message; its verdict does not apply to the other direction.
+    /// Nonzero if the searched text is a message. The verdict on a message does not apply to the
+    /// other direction.
     is_message: u8,
-    /// Nonzero if the text has ended with a verdict, which still applies to the other direction.
+    /// Nonzero if the text has ended with a verdict. The verdict still applies to the other
+    /// direction.
     has_ended: u8,
 }
 

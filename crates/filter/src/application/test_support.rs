@@ -26,18 +26,18 @@ pub(super) fn hole(length: u32) -> TestPiece {
 }
 
 impl TestPiece {
-    /// Changes the sender of the piece to the server.
+    /// Returns the piece with the server as its sender.
     pub(super) fn sent_by_server(mut self) -> Self {
         self.flags = self.flags.with(BlockFlags::BACKWARD);
         self
     }
 
-    /// Changes the session number of the piece.
+    /// Returns the piece with another session number.
     pub(super) fn in_session(self, session: u32) -> Self {
         Self { session, ..self }
     }
 
-    /// Marks the piece as the last of its direction.
+    /// Returns the piece with the flag that marks the end of its direction.
     pub(super) fn with_end_flag(mut self) -> Self {
         self.flags = self.flags.with(BlockFlags::END);
         self

@@ -51,7 +51,8 @@ impl CompressionFormat {
     }
 }
 
-/// Base-2 logarithm of the window size: the largest value that the formats permit.
+/// Base-2 logarithm of the window size in bytes with which deflate searches for repetitions. The
+/// formats permit no larger window.
 const WINDOW_BITS: u8 = 15;
 
 /// A compressor, which compresses each block on its own.

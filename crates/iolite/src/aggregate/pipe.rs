@@ -90,7 +90,7 @@ impl PipeOffer {
     }
 }
 
-/// Size of a pointer in bytes.
+/// Size of a rich pointer in bytes.
 const POINTER_SIZE: usize = size_of::<RichPointer>();
 
 /// The sending end of a pipe of aggregates. Dropping it ends the pipe. Aggregates that have already

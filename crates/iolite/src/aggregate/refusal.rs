@@ -28,9 +28,9 @@ pub enum GrantRefusal {
     /// The peer holds the maximum number of segments.
     #[error("this peer holds {limit} segments, the maximum: it must release some first")]
     Limit {
-        /// Peer that holds the segments.
+        /// Peer that already holds the maximum number of segments.
         peer: PeerId,
-        /// Maximum number of segments per peer.
+        /// Maximum number of segments that each peer may hold.
         limit: usize,
     },
     /// Another dbuf is already shared under this id.

@@ -46,7 +46,7 @@ struct ServerState {
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
     /// Number of slices released and clients departed so far. After each of these events, a sender
-    /// may find its reader below the limit.
+    /// may find that its reader holds fewer segments than the limit permits.
     returns: u64,
 }
 
@@ -231,7 +231,8 @@ fn handle_message(
 struct Message {
     kind: u32,
     dbuf: u32,
-    /// Data of the message, by kind: a rich pointer, or the encoded reason for a refusal.
+    /// Data of the message. Depending on the kind, this is a rich pointer or the encoded reason for
+    /// a refusal.
     words: [u64; 2],
 }
 

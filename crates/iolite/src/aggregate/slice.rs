@@ -26,7 +26,7 @@ pub struct Slice {
 pub struct ContentId {
     /// The dbuf that contains the first byte.
     pub dbuf: DbufId,
-    /// Full 64-bit position of the first byte.
+    /// Full 64-bit position of the content's first byte in the dbuf.
     pub position: u64,
 }
 

@@ -131,9 +131,9 @@ impl BackingHandle {
 }
 
 impl BackingHandle {
-    /// Adapts the part of the pool that the stream may use. The caller has used all of this part.
-    /// `sides` returns whether writer and readers share a processor. Returns true if the part has
-    /// grown, so that the stream need not wait for its readers.
+    /// Adapts the size of the part of the pool that the stream may use. Called when the stream has
+    /// used all of this part. `sides` returns whether writer and readers share a processor. Returns
+    /// true if the part has grown, so that the stream need not wait for its readers.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
             Pool::Own { pool, window: Some(window) } => {

@@ -108,8 +108,8 @@ impl HeldSegments {
         last.is_some_and(|until| until > passed)
     }
 
-    /// Returns the lowest position at which readers release a hold by passing it. Returns `None` if
-    /// nothing is held.
+    /// Returns the lowest position that releases a hold once readers have passed it. Returns `None`
+    /// if nothing is held.
     pub(super) fn first_release_position(&self) -> Option<u64> {
         let ends = self.upstream.iter().filter_map(|up| up.claims.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(ends).min()
@@ -151,10 +151,10 @@ impl HeldSegments {
         Some(self.upstream.len() - 1)
     }
 
-    /// Claims the entry peeked from the input with index `upstream`, until readers have passed
-    /// `until` (F5). Claims nothing and returns false if this output already holds so much of the
-    /// input that it could block the input's writer. For frozen bytes, claims nothing and returns
-    /// true.
+    /// Claims the ring entry that was peeked from the input with index `upstream`. The entry is
+    /// then held until readers have passed `until` (F5). Claims nothing and returns false if this
+    /// output already holds so many entries of the input that it could block the input's writer.
+    /// For frozen bytes, claims nothing and returns true.
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,
@@ -181,7 +181,7 @@ struct Claim {
     until: u64,
 }
 
-/// Maximum number of entries covered by one claim.
+/// Maximum number of adjacent ring entries that one claim covers.
 const CLAIM_ENTRIES_MAX: u64 = 32;
 
 impl Upstream {
@@ -231,7 +231,8 @@ impl Drop for Upstream {
     }
 }
 
-/// The state shared between an input and the outputs of the same process that follow it.
+/// The state that an input shares with the outputs that follow it. An output follows an input of
+/// the same process if it may forward blocks that were peeked from the input.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     /// Bit mask of the occupied elements of `oldest_needed`, one bit for each output that follows
@@ -240,17 +241,17 @@ pub(crate) struct Keeper {
     /// For each output that follows the input, the oldest ring position that the output needs;
     /// `u64::MAX` if none.
     oldest_needed: [AtomicU64; FOLLOWERS_MAX],
-    /// Maximum number of entries of the input's ring that one following output may hold.
+    /// Maximum number of entries of the input's ring that each of these outputs may hold.
     entries_max: u64,
-    /// Position in the input's ring of the entry that was peeked last.
+    /// Ring position of the entry that was peeked last.
     position: AtomicU64,
     /// Pointer to the peeked bytes, as two words.
     words: [AtomicU64; 2],
-    /// Address of the peeked bytes; 0 if no bytes are peeked in place.
+    /// Address of the bytes of the peeked entry; 0 if the bytes are not peeked in place.
     address: AtomicUsize,
     /// Maximum number of bytes that one output may hold in the dbuf of the peeked entry.
     held_bytes_max: AtomicU64,
-    /// True if the peeked bytes need no lease.
+    /// True if the bytes of the peeked entry need no lease, as in frozen data and files.
     is_frozen: AtomicBool,
 }
 
@@ -342,7 +343,7 @@ static HELD_SEGMENTS: Mutex<ProcessHeldSegments> =
 #[derive(Debug)]
 struct ProcessHeldSegments {
     live: Vec<Weak<SharedHeldSegments>>,
-    /// Memory that writers held for their readers when they were dropped, and still hold (F3).
+    /// Memory that dropped writers still hold for their readers (F3).
     dropped: Vec<DroppedWriterSegments>,
 }
 

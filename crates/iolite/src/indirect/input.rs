@@ -47,7 +47,7 @@ pub struct Input {
     sleeper: Sleeper,
     notifier: Notifier,
     translation: Translation,
-    /// True if the writer of the ring is trusted (V3).
+    /// True if the writer of the ring is trusted, so that its memory may be read in place (V3).
     is_trusted: bool,
     policy: Policy,
     current: Option<CurrentEntry>,
@@ -88,12 +88,13 @@ struct CurrentEntry {
 
 /// Value of `dbuf_offset` for an entry that has been lent for forwarding without mapping its dbuf.
 const UNMAPPED_OFFSET: usize = usize::MAX;
-/// Number of consumed bytes after which passed entries are released, even if they are few.
+/// Number of consumed bytes after which entries are released to the writer, even if only few
+/// entries have been consumed.
 const UNRELEASED_BYTES_MAX: u64 = 64 << 10;
 
 impl Input {
-    /// Validates an offer and opens the reading end. `space` maps the dbufs to which the pointers
-    /// refer.
+    /// Validates the offer of an indirect stream and opens the reading end. `space` maps the dbufs
+    /// to which the pointers refer.
     pub fn open(offer: Offer, space: &Space) -> Result<Self, Refusal> {
         let ring = offer.ring.open_pointer_reader()?;
         match ring.lanes() {

@@ -33,6 +33,6 @@ pub(crate) enum BlockHolder<'a> {
     Entry(&'a Arc<Keeper>),
     /// A lease on the segment of the block.
     Lease(&'a Lease),
-    /// A file, whose bytes need no holder.
+    /// A file in the page cache, whose bytes need no holder.
     File,
 }

@@ -56,8 +56,8 @@ pub struct Output {
     limit: u64,
     /// Head position (number of appended entries) at which the written entries are published next.
     publish_at: u64,
-    /// Head position below which a write needs no check: the lesser of `limit` and `publish_at`, or
-    /// 0 in a ring that overwrites.
+    /// Head position below which a write may append without a check for room: the lesser of `limit`
+    /// and `publish_at`, or 0 in a ring that overwrites.
     stop: u64,
     /// Number of bytes in the backing dbuf that belong to unpublished pointers.
     unpublished_bytes: usize,
@@ -67,9 +67,9 @@ pub struct Output {
     hot: HotSegment,
     ranges: RangeTable,
     known_dbufs: Vec<RegisteredDbuf>,
-    /// Minimum of the position that the writer announces to readers, in a ring that overwrites.
-    /// Entries more than a lap before this position count as overwritten, because their memory has
-    /// been freed.
+    /// Lower bound of the position that the writer announces to readers, in a ring that overwrites.
+    /// The memory of entries more than a lap before this position has been freed, so readers must
+    /// treat these entries as overwritten.
     announced_min: u64,
     copied_blocks: u64,
 }
@@ -263,15 +263,15 @@ impl Output {
         self.publish_if_due();
     }
 
-    /// Publishes after an append if a threshold has been reached.
+    /// Publishes the appended entries if a threshold has been reached.
     fn publish_if_due(&mut self) {
         if self.ring.side.head >= self.publish_at || self.unpublished_bytes >= PUBLISH_BYTES {
             self.publish(Urgency::Flow);
         }
     }
 
-    /// Updates `stop`, the head position below which a write needs no check. In a ring that
-    /// overwrites, this position is 0.
+    /// Updates `stop`, the ring position below which a write may append without a check for room.
+    /// It is 0 in a ring that overwrites.
     fn update_stop_position(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
@@ -314,7 +314,8 @@ impl Output {
         }
     }
 
-    /// Returns the counts that a reader has published, or `None` if there is no such reader.
+    /// Returns the numbers of taken and lost blocks that a reader has published, or `None` if there
+    /// is no such reader.
     #[must_use]
     pub fn reader_counts(&self, reader: usize) -> Option<buffer::ReaderCounts> {
         self.ring.reader_counts(reader)

@@ -6,7 +6,7 @@
 //! hit before this cache line (`output`). If there are more than eight dbufs, their ranges replace
 //! each other in turn.
 
-/// Number of ranges in one cache line.
+/// Number of address ranges in a [`RangeTable`], which together fill one cache line.
 pub(super) const RANGE_COUNT: usize = 8;
 
 /// A table of the address ranges of registered dbufs. All ranges are in one cache line.
@@ -15,11 +15,11 @@ pub(super) struct RangeTable {
     line: RangeLine,
     /// Index of the registered dbuf to which each range belongs.
     indices: [usize; RANGE_COUNT],
-    /// Index of the range that the next insertion into a full table replaces.
+    /// Index of the range that the next insertion into a full table will replace.
     next: usize,
 }
 
-/// Eight ranges, each encoded as `first page << 28 | number of pages`.
+/// Eight address ranges, each encoded as `first page << 28 | number of pages`.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct RangeLine([u64; RANGE_COUNT]);

@@ -24,7 +24,7 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// A grant server, and the memory that it shares.
+/// A grant server for the tests. It shares the pools that the tests create.
 struct Fixture {
     server: GrantServer,
 }
@@ -261,7 +261,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
     drop(fixture);
 }
 
-/// A reader of a ring that overwrites runs during writes and reads no torn block.
+/// Reads a ring that overwrites while its writer runs. Expects lost blocks, but no torn block.
 #[test]
 fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();

@@ -146,8 +146,8 @@ mod tests {
         (output, ByteReader::new(offers.remove(0).open().unwrap()))
     }
 
-    /// Bytes are spliced from ring to ring with random block and ring sizes. All bytes arrive in
-    /// order, without a copy to memory in between.
+    /// Splices bytes from ring to ring with random block and ring sizes. Expects all bytes to
+    /// arrive in order, copied only once, directly from one ring to the other.
     #[test]
     fn e2_splice_from_byte_stream_copies_once() {
         let mut random = Random::with_replayable_seed();

@@ -46,7 +46,7 @@ const SEGMENT_SIZE: usize = 64 << 10;
 const SEGMENTS_MIN: usize = 4;
 /// Initial size in bytes of the memory for copied bytes, if its size adapts to the readers.
 const INITIAL_SIZE: usize = 1 << 20;
-/// Maximum size in bytes of the memory for copied bytes.
+/// Maximum size, in bytes, of a pipe's memory for copied bytes.
 const BYTES_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers, which
@@ -93,10 +93,10 @@ pub struct PointerWriter {
     sent_dbufs: Vec<DbufId>,
 }
 
-/// Opens the writing end: creates the ring and sends it to the readers. `backing` is the id of the
-/// memory for copied bytes, and `grants` serves the memory of this process. Consumes the
-/// descriptor. Returns the writer, and the number of blocks after which written blocks are
-/// published.
+/// Opens the writing end of a pipe that carries pointers: creates the ring and sends it to the
+/// readers. `backing` is the id of the memory for copied bytes, and `grants` serves the memory of
+/// this process. Consumes the descriptor. Returns the writer, and the number of blocks after which
+/// written blocks are published.
 pub fn open_write(
     end: OwnedFd,
     backing: DbufId,
@@ -134,9 +134,9 @@ pub fn open_write(
     Ok((writer, config.every))
 }
 
-/// Opens a reading end. Blocks until the writing end is opened. Memory of trusted processes is read
-/// in place if `space` is trusting. Returns `None` if the writing end was closed without being
-/// opened.
+/// Opens a reading end of a pipe that carries pointers. Blocks until the writing end is opened.
+/// Memory of trusted processes is read in place if `space` is trusting. Returns `None` if the
+/// writing end was closed without being opened.
 pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError> {
     if !first_message_begins_with(&end, crate::indirect::OFFER)? {
         return Err(PipeError::NotAPipeEnd);
@@ -166,7 +166,7 @@ fn config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
 }
 
 impl PointerWriter {
-    /// Returns the indirect stream that the pipe writes.
+    /// Returns the indirect stream to which this end of the pipe writes.
     #[inline]
     pub const fn output(&mut self) -> &mut Output {
         &mut self.output

@@ -70,8 +70,8 @@ impl BackOff {
     }
 }
 
-/// Number of consecutive refusals that cause no back-off, because a dbuf that is being withdrawn
-/// also causes refusals.
+/// Number of consecutive refusals by owners after which no back-off begins yet. A dbuf that is
+/// being withdrawn also causes refusals.
 const HARMLESS_REFUSALS_MAX: u32 = 8;
 
 impl Translation {

@@ -22,7 +22,7 @@ pub enum ClientError {
         .directory.display()
     )]
     UntrustedDaemon {
-        /// Directory of the socket.
+        /// Directory that contains the daemon's socket.
         directory: PathBuf,
         /// User id of the listening process.
         uid: u32,

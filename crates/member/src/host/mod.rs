@@ -48,7 +48,8 @@ struct PolicyGrants {
     file: String,
 }
 
-/// Number of descriptors in a reply to `Attach`: frames, pointers, doorbell.
+/// Number of descriptors in a reply to `Attach`: those of the frames, the pointers and the
+/// doorbell.
 const ATTACH_DESCRIPTOR_COUNT: usize = 3;
 
 impl DaemonHost {

@@ -175,8 +175,8 @@ impl RemoteRequest {
         ended.unwrap_or_else(|| self.record_lost_counters("the daemon does not report the counts"))
     }
 
-    /// Records a failure of the request whose final counters will never arrive, for the reason
-    /// `why`. Returns the counters that stand for lost ones.
+    /// Records that the request has failed, and that its final counters will never arrive. `why` is
+    /// the reason. Returns empty counters in their place.
     fn record_lost_counters(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that delivered frames");
         let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
@@ -326,7 +326,7 @@ impl ProgramSwitch for PreparedRequest {
     }
 }
 
-/// Maximum time, after the daemon has exited, to wait until another daemon runs, in ns.
+/// Maximum time to wait for another daemon after the daemon has exited, in ns.
 const NEXT_DAEMON_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Interval between two attempts to connect to a new daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -39,9 +39,9 @@ pub struct Node {
 /// An edge of a plan, with its classes and its kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// Index of the upstream node.
+    /// Index of the node from which the edge leads.
     pub from: usize,
-    /// Index of the downstream node.
+    /// Index of the node to which the edge leads.
     pub to: usize,
     /// Classes that pass over the edge, as written in the request; empty for a plain pipe.
     pub classes: String,

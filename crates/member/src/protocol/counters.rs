@@ -140,9 +140,9 @@ impl Filter {
 pub struct Edge {
     /// Index of the edge in the plan.
     pub edge: usize,
-    /// Name of the upstream node.
+    /// Name of the node from which the edge leads.
     pub from: String,
-    /// Name of the downstream node.
+    /// Name of the node to which the edge leads.
     pub to: String,
     /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`. A ring to a replica of a filter has
     /// the kind `deal`, and a ring from a replica has the kind `join`.
@@ -196,7 +196,8 @@ pub struct Space {
     pub kind: String,
     /// Id of the process that runs the space, or `None` before it starts.
     pub process: Option<u32>,
-    /// Id of the space's thread in that process, or `None` if the space is not a thread.
+    /// Id of the thread that runs the space, within that process; `None` if the space is not a
+    /// thread.
     pub thread: Option<u32>,
     /// Numbers of the processors on which the space may run.
     pub processors: Vec<usize>,
@@ -244,7 +245,7 @@ pub struct CountReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
-    /// Interval between updates, in ms; `None` for the default of 1000 ms.
+    /// Interval between two updates, in ms; `None` for the default of 1000 ms.
     pub every_ms: Option<u64>,
     /// Form of the updates. `None` means [`UpdateForm::Whole`], the only form in older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -262,7 +263,7 @@ pub enum UpdateForm {
     /// All counters in one reply. Fails if they do not fit into a reply.
     #[default]
     Whole,
-    /// All counters in as many replies as they need.
+    /// All counters, divided into as many replies as they need.
     Pages,
     /// Only the totals of the path: running time, output and losses.
     Totals,

@@ -177,7 +177,7 @@ pub struct KernelRing {
 }
 
 impl SetTaps {
-    /// Creates the parameters for these open taps.
+    /// Creates the parameters of `SetTaps` that leave exactly these taps open.
     #[must_use]
     pub fn new(open: &OpenTaps) -> Self {
         Self { open: open.iter().map(|tap| u64::try_from(tap).unwrap_or(u64::MAX)).collect() }

@@ -23,7 +23,7 @@ pub struct NodesReply {
     pub version: Option<u64>,
     /// Text of the request that the path runs; empty if the caller already has this version.
     pub line: String,
-    /// Nodes, in plan order.
+    /// Details of these nodes, in the order of the plan.
     pub nodes: Vec<NodeDetails>,
     /// Index of the first node for the next call, or `None` if there are no more nodes.
     pub next: Option<usize>,
@@ -39,8 +39,9 @@ pub struct ChangedNodes {
     /// Details of the nodes after the change, in plan order. If `kept` is given, only the nodes
     /// that the caller does not have yet.
     pub nodes: Vec<NodeDetails>,
-    /// For each node of the new plan, the index of this node among the nodes that the caller has.
-    /// The value -1 stands for the next element of `nodes`. `None` if `nodes` contains all nodes.
+    /// For each node of the new plan, the index of the same node in the version that the caller
+    /// has. The value -1 stands for the next element of `nodes`. `None` if `nodes` contains all
+    /// nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<i64>>,
     /// New names and arcs of nodes in `kept`, for each node whose name or arcs differ from the
@@ -136,7 +137,7 @@ pub struct Argument {
 /// An outgoing arc of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeArc {
-    /// Index of the downstream node.
+    /// Index of the node to which the arc leads.
     pub to: usize,
     /// Classes that pass over the arc, as written in the request; empty for a plain pipe.
     pub classes: String,

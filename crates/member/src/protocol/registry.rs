@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// A path in the registry. The fields that the caller must not see are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RegisteredPath {
-    /// Number in the daemon's registry.
+    /// Number of the path in the daemon's registry.
     pub number: u32,
     /// Name that the user chose for the path, or `None` for an unnamed path.
     pub name: Option<String>,
-    /// User id of the owner.
+    /// User id of the path's owner.
     pub uid: u32,
     /// Id of the process that runs the path.
     pub process: Option<i32>,
@@ -33,9 +33,9 @@ pub struct PathList {
 /// Reply to `DbufIds`: a range of ids that are never assigned to another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DbufIds {
-    /// The first id.
+    /// The first id of the range.
     pub first: u32,
-    /// Number of ids.
+    /// Number of ids in the range.
     pub count: u32,
 }
 
@@ -71,7 +71,7 @@ pub struct Register {
 /// Reply to `Register`: the path's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PathNumber {
-    /// Number in the daemon's registry.
+    /// Number of the path in the daemon's registry.
     pub number: u32,
 }
 
@@ -186,9 +186,9 @@ pub struct Quota {
 pub struct Permissions {
     /// True if the caller is root, who may do everything.
     pub everything: bool,
-    /// Limits of the caller.
+    /// Amounts of resources that the caller may use.
     pub quota: Quota,
-    /// Usage of the caller.
+    /// Amounts of the limited resources that the caller uses now.
     pub used: Quota,
     /// Filters that the caller may run in the kernel.
     pub filters: Vec<String>,

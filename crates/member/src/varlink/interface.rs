@@ -21,7 +21,7 @@ pub const PATH_INTERFACE: Interface =
 /// The interface of the live page that serves several users.
 pub const PAGE_INTERFACE: Interface =
     Interface { name: "io.streamline.page", text: include_str!("../io.streamline.page.varlink") };
-/// The standard interface that every service has.
+/// The standard Varlink interface, which every service has.
 pub const SERVICE_INTERFACE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };
 

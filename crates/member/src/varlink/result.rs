@@ -35,7 +35,7 @@ impl ResultText {
         self.text() == EMPTY
     }
 
-    /// Parses the text into a result.
+    /// Parses this text into the type of the result.
     pub fn deserialize<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_str(self.text())
     }

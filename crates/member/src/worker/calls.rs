@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::cell::LazyCell;
 use std::time::Duration;
 
-/// Maximum time to wait, for a change, until all spaces of the path have finished their current
+/// Maximum time for which a change waits until all spaces of the path have finished their current
 /// batch. This may take long on a busy machine. Clients wait longer than this
 /// ([`crate::client::LONG_TIMEOUT`]).
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);

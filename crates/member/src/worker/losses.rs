@@ -12,7 +12,7 @@ const LOSS_LOCATIONS_MAX: usize = 3;
 /// The losses of a path at the last sample, and the time of the next sample.
 #[derive(Debug)]
 pub(super) struct LossWatch {
-    /// Monotonic time of the next sample, in ns.
+    /// Monotonic time at which the losses are sampled next, in ns.
     pub(super) due: u64,
     /// Number of lost blocks at the last sample.
     last_lost: u64,

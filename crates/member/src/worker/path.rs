@@ -19,7 +19,7 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the aggregated latency of blocks, or `None` if the request does not bound it.
     fn latency(&self) -> Option<Latency>;
 
-    /// Returns the name and the process id of each worker.
+    /// Returns the name and the process id of each worker process.
     fn processes(&self) -> Vec<(String, u32)>;
 
     /// Applies an edit of the request in all processes or in none. Returns a sentence that

@@ -20,7 +20,7 @@ pub(super) const DAEMON_SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 /// State shared by the thread that runs the path and the thread that serves the path's clients.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Doorbell that a client's request to stop the path notifies; it ends the path.
+    /// Doorbell that ends the path. A client that asks the path to stop causes the notification.
     pub(super) stop: EventFd,
     /// Doorbell that wakes the thread that serves the path's clients.
     pub(super) wake: EventFd,
@@ -31,7 +31,7 @@ pub(super) struct Shared {
 
 /// Maximum number of queued reports while there is no daemon.
 const REPORTS_MAX: usize = 64;
-/// Maximum length of a report, in characters.
+/// Maximum length of a report for the daemon's log, in characters.
 const REPORT_CHARS_MAX: usize = 1000;
 
 /// A handle with which a running path reports events for the daemon's log. The default handle

@@ -88,7 +88,7 @@ const CLIENTS_MAX: usize = 64;
 pub(super) const TAPS_MAX: usize = 48;
 /// Maximum number of messages handled per client at each wakeup.
 const MESSAGES_PER_EVENT: usize = 4;
-/// Maximum time to wait for counters.
+/// Maximum time to wait until the spaces of the path have reported their counters.
 pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum time to wait, when the path ends, until the clients that follow it have read their last
 /// update.
@@ -226,8 +226,9 @@ impl Service {
         }
     }
 
-    /// Returns the time until the thread has to act without an event: until the next update for a
-    /// client, loss sample or search for a daemon. Returns `None` if nothing is scheduled.
+    /// Returns the time until the thread has something to do without an event: the next update for
+    /// a client, the next loss sample, or the next search for a daemon. Returns `None` if nothing
+    /// is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let look = match &self.registration {

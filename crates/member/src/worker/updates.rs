@@ -12,11 +12,11 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default interval between updates, in ms.
+/// Default interval between two updates to a client, in ms.
 const UPDATE_INTERVAL_MS: u64 = 1000;
-/// Minimum interval between updates, in ms.
+/// Minimum interval between two updates to a client, in ms.
 const UPDATE_INTERVAL_MS_MIN: u64 = 50;
-/// Maximum interval between updates, in ms.
+/// Maximum interval between two updates to a client, in ms.
 const UPDATE_INTERVAL_MS_MAX: u64 = 3_600_000;
 
 /// The schedule of the updates that the worker sends to a client. All times are in ns of the
@@ -29,7 +29,7 @@ pub(super) struct UpdateSchedule {
     /// Interval at which an update with all counters replaces an update with totals; `None` means
     /// never.
     counters_every: Option<u64>,
-    /// Time of the next update with all counters.
+    /// Time at which the next update with all counters is due.
     counters_next: u64,
 }
 

@@ -23,7 +23,7 @@ const GROUPS_MAX: usize = 1 << 20;
 pub struct Account {
     /// The token that admits requests to the process.
     pub token: Token,
-    /// The process, which runs under these credentials.
+    /// The user's process, which runs under these credentials.
     pub process: Arc<UserProcess>,
 }
 

@@ -22,12 +22,13 @@ use tokio::sync::{mpsc, watch};
 
 /// Command-line argument that makes the program run as the process of a user.
 pub const USER_PROCESS_FLAG: &str = "--of-user";
-/// Maximum length of the settings in bytes.
+/// Maximum length in bytes of the first message of the host, which contains the settings.
 const SETTINGS_BYTES_MAX: usize = 8192;
 /// Maximum number of connections that wait for the HTTP server.
 const WAITING_MAX: usize = 64;
 
-/// The first message of the host.
+/// The settings of a user's process. They are the first message that the process receives from the
+/// host.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Settings {
     /// The token that each request must contain; `None` if the kernel identifies the user.
@@ -38,7 +39,8 @@ pub(super) struct Settings {
     pub(super) idle_ms: u64,
 }
 
-/// The numbers of connections that this process has received so far and that are open now.
+/// The number of connections that this process has received so far, and the number of those that
+/// are open now.
 #[derive(Clone, Copy, Debug, Default)]
 struct ConnectionCounts {
     received: u64,

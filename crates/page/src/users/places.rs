@@ -20,8 +20,8 @@ pub(super) enum Stage {
     Handover,
 }
 
-/// The places for connections that have not yet been handed to a user's process, with these
-/// connections.
+/// The connections that have not yet been handed to a user's process. Each occupies one of a
+/// limited number of places.
 #[derive(Debug)]
 pub(super) struct PendingConnections {
     max: usize,
@@ -43,7 +43,8 @@ struct ConnectedClient {
     _end: oneshot::Sender<()>,
 }
 
-/// The place of one connection. Dropping this value frees the place.
+/// A place in [`PendingConnections`] that one connection occupies. Dropping this value frees the
+/// place.
 #[derive(Debug)]
 pub(super) struct PendingConnection {
     places: Arc<PendingConnections>,

@@ -49,7 +49,7 @@ struct ProcessState {
     running: Option<Running>,
     /// True if the token has been revoked, so that no process may be started.
     is_closed: bool,
-    /// Number of the latest process; 0 if none has been started.
+    /// Number of the latest process of the account; 0 if none has been started.
     latest: u64,
 }
 
@@ -60,7 +60,7 @@ struct Running {
     control: Arc<OwnedFd>,
     /// Sequence number among the processes of the same account.
     number: u64,
-    /// Number of connections that have been handed to the process.
+    /// Number of connections that have been handed to the user's process.
     handed: u64,
 }
 

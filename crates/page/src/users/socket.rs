@@ -29,8 +29,8 @@ const CALLERS_MAX: usize = 1024;
 /// Maximum length of the queue of pending connections (listen(2)).
 const BACKLOG_MAX: i32 = 64;
 
-/// The socket in its directory. Dropping this value removes the socket, and also the directory if
-/// it is empty.
+/// The socket of the page, in a directory of its own. Dropping this value removes the socket, and
+/// also the directory if it is empty.
 #[derive(Debug)]
 pub struct PageSocket {
     directory: PathBuf,
@@ -95,7 +95,7 @@ impl Drop for PageSocket {
 struct Caller {
     socket: Foreign,
     who: UserIds,
-    /// Time at which the connection is closed.
+    /// Time at which the connection is closed if no call has arrived.
     until: Instant,
 }
 

@@ -11,7 +11,7 @@ pub(super) const STEADY_TIME_MIN: Duration = Duration::from_secs(60);
 /// Pause before the next start of a user's process, if the last two processes have ended early.
 /// Each further early end doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
-/// Maximum pause before the next start.
+/// Maximum pause before the next start of a user's process.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Minimum time between two log messages about refused requests.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct StartLimits {
     /// Number of consecutive processes that have ended early.
     early_ends: u32,
-    /// Earliest time of the next start, or `None` if a process can start at once.
+    /// Earliest time of the next start of the user's process, or `None` if it can start at once.
     next: Option<Instant>,
     /// Time of the latest log message about a refused request, or `None` before the first one.
     reported: Option<Instant>,
@@ -37,8 +37,9 @@ impl StartLimits {
         (!pause.is_zero()).then_some((self.early_ends, pause))
     }
 
-    /// Records the end of a process. An end that was not early resets the count of early ends. From
-    /// the second consecutive early end on, the next start must wait for a pause.
+    /// Records the end of a user's process. `was_steady` is true if the process ran for so long
+    /// that its end does not count as early; this resets the count of early ends. From the second
+    /// consecutive early end on, the next start must wait for a pause.
     pub(super) fn end(&mut self, now: Instant, was_steady: bool) {
         if was_steady {
             (self.early_ends, self.next) = (0, None);

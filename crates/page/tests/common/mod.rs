@@ -107,7 +107,7 @@ impl Drop for Machine {
 /// The process of the page. Dropping this value ends the process.
 pub(crate) struct Page {
     pub(crate) child: Child,
-    /// The printed URL.
+    /// URL of the page, as printed by its process.
     pub(crate) url: String,
     _output: BufReader<ChildStdout>,
 }

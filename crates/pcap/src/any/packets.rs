@@ -34,7 +34,7 @@ pub(crate) struct Packet {
 pub(crate) struct FinishedPacket {
     /// Offset of the cooked header in the buffer, in bytes.
     pub(crate) offset: usize,
-    /// Number of captured bytes, including the header.
+    /// Number of captured bytes, including the cooked header.
     pub(crate) captured: usize,
     /// Length of the packet in bytes, including the header and the bytes that were not captured.
     pub(crate) length: u32,

@@ -16,7 +16,7 @@ const COOKED_V2: i32 = 276;
 /// The kind of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CaptureDevice {
-    /// An interface.
+    /// A single network interface.
     Interface {
         /// Index of the interface.
         index: u32,

@@ -23,11 +23,12 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct PacketHeader {
     /// Seconds since the Unix epoch.
     pub seconds: i64,
-    /// Microseconds or nanoseconds, depending on the precision of the handle.
+    /// Fraction of the second in microseconds or nanoseconds, depending on the precision of the
+    /// handle.
     pub fraction: i64,
     /// Number of bytes captured.
     pub captured: u32,
-    /// Length on the wire in bytes.
+    /// Length of the packet on the wire, in bytes.
     pub length: u32,
 }
 
@@ -254,8 +255,8 @@ impl CaptureReader {
         }
     }
 
-    /// Copies the next matching packet in the rings whose time is not later than `until_ns`; `None`
-    /// if there is none.
+    /// Copies the next matching packet in the rings. Returns `None` if there is none with a time of
+    /// at most `until_ns`.
     fn packet_from_ring(
         &mut self,
         live: &LiveCapture,

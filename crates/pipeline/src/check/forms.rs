@@ -21,7 +21,7 @@ pub(super) struct StreamForms {
 pub(super) struct FilterInsertion {
     /// The operand that needs streams.
     pub(super) operand: NodeId,
-    /// The filter that assembles streams.
+    /// The filter to insert, which assembles streams.
     pub(super) filter: &'static Description,
     /// The forms of the blocks that arrive at the operand.
     pub(super) input_forms: Vec<Form>,

@@ -167,11 +167,11 @@ impl<'d, 't> LabelResolver<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a section over the arc `edge`. If the arc has a label, they
-    /// are `classes`, the classes of this label; reports operands that select none of them. Over a
-    /// plain pipe, a section with `++` or `+*` receives the classes that any of its operands
-    /// selects, and any other section receives all classes except 0. An operand without a label
-    /// selects all classes except 0.
+    /// Returns the classes of the blocks that enter a section over the arc `edge`. If the arc has a
+    /// label, the result is `classes`, the classes of this label; operands that select none of them
+    /// are reported. Over a plain pipe, a section with `++` or `+*` receives the classes that any
+    /// of its operands selects, and any other section receives all classes except 0. An operand
+    /// without a label selects all classes except 0.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,

@@ -97,7 +97,8 @@ pub(super) fn infer_link_types(
     input.into_iter().map(known).collect()
 }
 
-/// Returns the link types of the frames that leave a node.
+/// Returns the link types of the frames that leave a node. `input` contains the link types of the
+/// frames that arrive there.
 fn output_links(used: Option<&Use>, input: &LinkTypeSet) -> LinkTypeSet {
     let relinked = used.and_then(|used| used.description.analysis.output_links?(&used.arguments));
     relinked.map_or_else(|| input.clone(), |links| LinkTypeSet::from_option(Some(links.to_vec())))

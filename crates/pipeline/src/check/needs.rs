@@ -49,10 +49,10 @@ pub(super) fn warn_of_missing_input(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each arc whose classes never arrive, because their classifier was not
-/// asked to emit them. Some classifiers emit certain classes only if one of their own arcs names
-/// them. The warning is for a later arc that names such classes, after a filter that preserves
-/// classes. Omits arcs about whose target [`warn_of_missing_input`] warns.
+/// Returns a warning for each arc that receives no blocks because it names classes too late. Some
+/// filters emit certain classes only if one of their own arcs names them. The warning concerns a
+/// later arc that names such classes, after a filter that preserves classes. Omits arcs about whose
+/// target [`warn_of_missing_input`] warns.
 pub(super) fn warn_of_unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for edge in &graph.edges {
@@ -123,14 +123,14 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     visited: Vec<bool>,
-    /// The usable input found last that is produced upstream but does not arrive, with the arc that
-    /// does not pass its classes; `None` until such input is found.
+    /// The last usable input that the search has found upstream, but that does not arrive, with the
+    /// arc that does not pass its classes. `None` until such input is found.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
 impl<'g> UpstreamSearch<'g> {
-    /// Returns true if input that the filter can use may arrive at `node`. Returns false for a node
-    /// that the search has already visited.
+    /// Returns true if blocks that the filter `of` can use may arrive at `node`. Returns false for
+    /// a node that the search has already visited.
     fn is_reachable(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.visited[node.0], true) {
             return false;

@@ -86,7 +86,7 @@ fn collect_branch_heads<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t Fi
 pub(super) struct UnionOperands {
     /// The span of the `++` term.
     span: Span,
-    /// Each operand's output nodes.
+    /// For each operand, the nodes whose output leaves it.
     operands: Vec<Vec<NodeId>>,
 }
 

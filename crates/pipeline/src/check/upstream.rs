@@ -16,14 +16,15 @@ use crate::graph::{Boolean, Link, NodeId};
 /// The filters that may have determined the class of a block, found by a search upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Classifiers {
-    /// The nodes of these filters, in text order.
+    /// The nodes of the classifiers, in text order.
     pub(super) nodes: Vec<NodeId>,
-    /// True if the search met an error, so that further filters may determine the class.
+    /// True if the search upstream met an error. Filters that it did not find may then determine
+    /// the class.
     pub(super) unknown: bool,
 }
 
 impl Classifiers {
-    /// Adds another result without sorting; [`Self::into_sorted`] sorts the nodes.
+    /// Adds the classifiers in `other` without sorting the nodes; [`Self::into_sorted`] sorts them.
     fn add(&mut self, other: &Self) {
         self.nodes.extend(&other.nodes);
         self.unknown |= other.unknown;
@@ -36,7 +37,8 @@ impl Classifiers {
     }
 }
 
-/// A memoized search over the nodes of one request.
+/// A search for the filters that determine the classes of blocks. The search stores its result for
+/// each node of a request.
 pub(super) struct Upstream<'d, 't> {
     pub(super) draft: &'d Draft<'t>,
     inputs: Vec<Vec<NodeId>>,

@@ -202,9 +202,9 @@ fn reattach(
     attach(request, parent, Branch { label, ..subtree })
 }
 
-/// Rewrites the request so that one of a node's filter terms has a single parent: the first parent
-/// of the node. `first` is the span of the node's first filter term that has a parent. Returns the
-/// span of the term with the single parent. Fails if there are several parents, and the first is an
+/// Rewrites the request so that one of a node's filter terms has the node's first parent as its
+/// only parent. `first` is the span of the node's first filter term that has a parent. Returns the
+/// span of the term with the only parent. Fails if there are several parents, and the first is an
 /// expression with `++`, `+*` or `!`.
 fn isolate_first_parent(
     request: &mut Request,

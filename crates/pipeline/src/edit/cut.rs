@@ -107,9 +107,9 @@ pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
     innermost_followed_depth(request, path).is_some()
 }
 
-/// Returns the depth of the innermost pipeline in which the filter at `path` is in a group that
-/// another stage follows: the length of the path to this pipeline. Returns `None` if there is no
-/// such pipeline.
+/// Finds the innermost pipeline in which a stage follows the group that contains the filter at
+/// `path`. Returns the depth of this pipeline, which is the length of its path. Returns `None` if
+/// there is no such pipeline.
 fn innermost_followed_depth(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {
@@ -153,10 +153,10 @@ fn name_at(request: &Request, path: &[usize]) -> String {
     }
 }
 
-/// Connects one branch of a group to the stages after the group by an arc of its own, so that the
-/// branch is no longer in the group. The tuple locates the branch: the path of the pipeline, the
-/// index of the group among its stages, and the index of the branch. Fails if the group follows a
-/// `split_rr`, or if the stage after the group cannot have two incoming arcs.
+/// Takes one branch out of a group, and connects it to the stages after the group by an arc of its
+/// own. The tuple locates the branch: the path of the pipeline, the index of the group among its
+/// stages, and the index of the branch. Fails if the group follows a `split_rr`, or if the stage
+/// after the group cannot have two incoming arcs.
 fn divide_group(
     request: &mut Request,
     (pipeline, group, branch): (&[usize], usize, usize),

@@ -118,7 +118,8 @@ pub enum Position {
     Before,
     /// The new filter is inserted downstream of the node.
     After,
-    /// Beside the node's successors, on a new branch that receives a copy of the node's output.
+    /// The new filter is inserted beside the node's successors, on a new branch that receives a
+    /// copy of the node's output.
     At,
 }
 

@@ -1,4 +1,4 @@
-//! The origin, in the old text, of each filter of a new text.
+//! Origins of filters: for each filter of a new text, its place in the old text.
 
 use super::kinds::{EditResult, InvalidEdit};
 use super::marks::has_mark;

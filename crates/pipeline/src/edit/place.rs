@@ -47,8 +47,8 @@ pub(super) fn apply_term_edit(
 /// A function that changes one filter term, or removes it by returning `None`.
 type TermChange = Box<dyn FnMut(Term) -> Option<Term>>;
 
-/// Returns a function that makes the change of an edit to the edited filter's term. Changes to
-/// other terms that the edit requires are made at once.
+/// Returns a function that applies an edit to the term of the edited filter. If the edit requires
+/// changes to other terms, this function makes them at once in `request`.
 fn edit_action(
     edit: &Edit,
     at: Span,

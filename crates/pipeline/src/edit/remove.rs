@@ -64,9 +64,9 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of the first filter at the beginning of a term, or of one of its branches, that
-/// no source reaches after a removal. Such a filter has a mark that is not in `survivors`. Returns
-/// `None` if there is none; filters without a mark are ignored.
+/// Returns the span of a filter that no source reaches after a removal: the first one at the
+/// beginning of a term or of a branch in it. Such a filter has a mark that is not in `survivors`.
+/// Returns `None` if there is none; filters without a mark are ignored.
 fn first_unreached_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,

@@ -1,4 +1,5 @@
-//! Replacement of the entire text. Filters that both texts contain keep their state.
+//! Replacement of the entire text of a request. Filters that the old and the new text contain keep
+//! their state.
 
 use super::kinds::{EditResult, InvalidEdit};
 use super::origins::print_with_origins;

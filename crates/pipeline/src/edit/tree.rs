@@ -21,7 +21,8 @@ const SANDBOX_KEYWORD: &str = "sandbox";
 /// The span of terms that an edit inserts, which have no position in the old text.
 pub(super) const INSERTED_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
 
-/// Parses a text. Fails with the first syntax error. The error message calls the text `what`.
+/// Parses the text of a request. Fails with the first syntax error. The error message begins with
+/// `what`, a name for the text.
 pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {

@@ -152,7 +152,7 @@ impl PathMove {
 }
 
 impl NodeOutput {
-    /// Parses `NODE` or `NODE/CLASS`.
+    /// Parses an output of a node, written as `NODE` or `NODE/CLASS`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let (node, class) = match text.split_once('/') {

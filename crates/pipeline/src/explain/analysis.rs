@@ -12,15 +12,15 @@ use crate::names::{cost_key, unique_names};
 use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
 use filter::ReadDepth;
 
-/// Values that differ from the expectation by more than this factor are marked.
+/// Factor by which a measured value must differ from the expected value to be marked.
 const DEVIATION_MIN: f64 = 2.0;
 /// The minimum number of blocks needed to learn the fraction of blocks on an arc.
 const SHARE_BLOCKS_MIN: u64 = 64;
 /// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
 /// caches.
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
-/// The minimum time spent in a filter, in ns, from which the filter's cost is learned although the
-/// filter received fewer than [`LEARNED_BLOCKS_MIN`] blocks.
+/// The time spent in a filter, in ns, that suffices to learn the filter's cost even if the filter
+/// received fewer than [`LEARNED_BLOCKS_MIN`] blocks.
 const LEARNED_NS_MIN: u64 = 2_000_000;
 
 /// The measurements of a run: per node, per edge and per kernel program.

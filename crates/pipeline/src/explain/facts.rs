@@ -5,7 +5,7 @@ use crate::graph::{Edge, Graph, Step};
 use crate::names::unquoted_value;
 use filter::{Form, OutputForm};
 
-/// Facts about a node.
+/// Facts about a node of a plan: its filter, its arguments, and the form of its output.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeFacts {
     /// Name of the filter in the catalog; empty for a Boolean section or a merge of sources.

@@ -31,7 +31,7 @@ pub struct Page {
     pub example: String,
 }
 
-/// A titled list of facts.
+/// A section of the help: a title, and a list of facts.
 #[derive(Debug)]
 pub struct Section {
     /// The title of the section.

@@ -23,7 +23,7 @@ use std::fmt::Write as _;
 const LANES_MAX: usize = 24;
 /// The maximum width of a node's text, in columns.
 const TEXT_MAX: usize = 70;
-/// The width of a rule in columns.
+/// The width of a horizontal rule in a drawing, in columns.
 const RULE_WIDTH: usize = 64;
 
 /// A graph to be drawn.
@@ -50,7 +50,7 @@ pub struct DrawnNode {
     pub space: usize,
 }
 
-/// The symbol of a node.
+/// The symbol that represents a node in a drawing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Symbol {
     /// A source, drawn as `○`.

@@ -13,7 +13,7 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// The number of spaces between two cells.
+/// The number of blank columns between two cells of a table.
 const CELL_GAP: usize = 2;
 /// The minimum width of a column whose cells are wrapped.
 const WRAPPED_WIDTH_MIN: usize = 14;

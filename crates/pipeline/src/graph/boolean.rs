@@ -7,7 +7,7 @@ use filter::ValueRange;
 /// The expression of a section. `L` is the label type of its arcs: class sets in a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boolean<L = ClassSet> {
-    /// An operand, a node `inside` the section.
+    /// An operand: a node whose field `inside` names the section.
     Filter(NodeId),
     /// `a | b`: `b` is evaluated for the blocks that `a` passes. The chain's answer is the answer
     /// of its last operand.
@@ -57,10 +57,10 @@ impl<L> Boolean<L> {
         }
     }
 
-    /// Computes a value along the paths of blocks through the expression. `input` is the value
-    /// where blocks enter, and `at` maps the value before an operand to the value after it. Returns
-    /// the value where blocks leave: for a filter or a chain, the value after the last operand; for
-    /// any other expression, `input`.
+    /// Computes a value for the blocks that pass through the expression. `input` is the value of
+    /// the blocks that enter, and `at` maps the value before an operand to the value after it.
+    /// Returns the value of the blocks that leave: for a filter or a chain, the value after the
+    /// last operand; for any other expression, `input`.
     pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),
@@ -117,8 +117,8 @@ impl Graph {
 }
 
 impl Boolean {
-    /// Returns true if a label at the entry of the expression explicitly selects classes within
-    /// `bounds`. The entry consists of the arcs to the operands that blocks enter first.
+    /// Returns true if a label on an arc into the expression explicitly selects classes within
+    /// `bounds`. Considers only the arcs to the operands that blocks enter first.
     pub(crate) fn names_any(&self, bounds: ValueRange) -> bool {
         match self {
             Self::Filter(_) => false,

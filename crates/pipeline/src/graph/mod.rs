@@ -74,7 +74,7 @@ pub struct Node {
     pub span: Span,
     /// The section that contains this node, or `None` if it is not an operand.
     pub inside: Option<NodeId>,
-    /// The forms of the blocks that can arrive.
+    /// The forms of the blocks that can arrive at the node.
     pub input_forms: Vec<Form>,
     /// The nodes that classify arriving blocks: the nearest nodes upstream that have classes. May
     /// be empty.
@@ -222,7 +222,7 @@ pub struct Edge {
 /// A node where branches meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
-    /// The node at which the branches meet.
+    /// The node that receives the blocks of all branches.
     pub node: NodeId,
     /// The order in which the node receives the blocks of its incoming edges.
     pub order: BlockOrder,
@@ -231,7 +231,7 @@ pub struct Join {
 /// The order in which a node receives the blocks of its incoming edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockOrder {
-    /// All blocks arrive over this edge, in its order.
+    /// The node receives all blocks over this edge, in the order of the edge.
     Edge(EdgeId),
     /// Blocks arrive from several branches, in the order that they had before the branches forked.
     /// Among the blocks derived from one block, those of an earlier branch come first.
@@ -239,7 +239,7 @@ pub enum BlockOrder {
         /// The nodes at which the branches fork; each of them sends every block to all branches.
         /// Empty if the branches begin with sources, whose blocks are ordered only by time.
         forks: Vec<NodeId>,
-        /// For each branch, in text order, the order of the blocks within the branch.
+        /// The order of the blocks within each branch. The branches are listed as in the text.
         branches: Vec<Self>,
     },
 }
@@ -282,7 +282,7 @@ impl Graph {
         })
     }
 
-    /// Returns the use of standard output by a node.
+    /// Returns the way in which a node uses standard output.
     #[must_use]
     pub fn standard_output(&self, id: NodeId) -> StandardOutput {
         let Some(used) = self.node(id).filter() else { return StandardOutput::Unused };

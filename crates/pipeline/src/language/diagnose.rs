@@ -46,9 +46,9 @@ impl Span {
 /// The severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// The request cannot run.
+    /// An error, which prevents the request from running.
     Error,
-    /// The request can run, but probably means something else.
+    /// A warning: the request can run, but probably means something else.
     Warning,
 }
 

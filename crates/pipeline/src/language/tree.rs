@@ -83,7 +83,7 @@ pub struct Pipe {
 pub struct Label {
     /// True for `|!…`, which passes all classes that are not listed, including 0.
     pub inverted: bool,
-    /// The listed classes.
+    /// The classes that the label lists.
     pub classes: Classes,
     /// The span of the pipe and the label.
     pub span: Span,
@@ -94,7 +94,7 @@ pub struct Label {
 pub enum Classes {
     /// `all`: every class, including 0.
     All,
-    /// A list of at least one entry.
+    /// A list of single classes and ranges, with at least one element.
     List(Vec<Class>),
 }
 
@@ -121,7 +121,7 @@ pub enum Value {
     Number {
         /// The class that the number denotes.
         value: u32,
-        /// True if written as `0x…`.
+        /// True if the number was written as `0x…`.
         hex: bool,
         /// The span of the number in the text.
         span: Span,
@@ -135,7 +135,7 @@ pub enum Value {
 pub struct Group {
     /// The operator that joins the branches.
     pub operator: Operator,
-    /// The branches, in text order.
+    /// The branches of the group, in text order.
     pub branches: Vec<Branch>,
     /// The span from the first to the last branch.
     pub span: Span,

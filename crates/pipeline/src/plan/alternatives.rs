@@ -8,7 +8,7 @@ use super::select::{Selection, minimal_cost};
 use crate::format::format_one_decimal;
 use crate::graph::{Graph, NodeId};
 
-/// The maximum number of nodes for which alternatives are computed.
+/// The maximum number of nodes in a plan for which other spaces are compared with the chosen ones.
 const ALTERNATIVE_NODES_MAX: usize = 48;
 
 /// Describes the extra cost of running a node in a space other than the chosen one. The result is

@@ -47,8 +47,8 @@ pub struct Costs {
     pub tap: f64,
     /// The cost in ns of calling a twin, per block.
     pub twin: f64,
-    /// The cost in ns of searching a block for header offsets in a kernel program, like
-    /// [`Costs::header_search`] in a thread; 0 if not measured.
+    /// The cost in ns of searching a block for header offsets in a kernel program; 0 if not
+    /// measured. [`Costs::header_search`] is the cost of the same search in a thread.
     pub twin_header_search: f64,
     /// The cost in ns of storing a record of a block, and a pointer to the record, in a kernel
     /// program.
@@ -201,7 +201,8 @@ impl Costs {
         self.filters.push(new);
     }
 
-    /// Sets the fraction of an arc, replacing any old fraction.
+    /// Sets the measured fraction of blocks that takes an arc, replacing an older measurement of
+    /// this arc.
     pub fn set_share(&mut self, new: ArcShare) {
         self.shares.retain(|old| old.filter != new.filter || old.classes != new.classes);
         self.shares.push(new);
@@ -354,8 +355,8 @@ fn parse_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// Returns, for every node and every edge, the expected fraction of all input blocks that arrives
-/// there, at most 1.0.
+/// Returns the expected fraction of all input blocks that arrives at each node, and that passes
+/// each edge, at most 1.0.
 pub(super) fn compute_input_shares(
     graph: &Graph,
     order: &[NodeId],

@@ -27,7 +27,8 @@ const ENTRY_SIZE_WITH_MARKS: usize = 64;
 /// blocks that are not frames.
 const ENTRY_SIZE_WITH_METADATA: usize = 32;
 
-/// Returns the kind of each edge of the graph, and the parameters of the rings from the kernel.
+/// Returns the kind of each edge of the graph. Also returns the parameters of the rings over which
+/// blocks leave the kernel.
 pub(super) fn plan_edges(
     graph: &Graph,
     selection: &Selection,
@@ -128,7 +129,7 @@ struct SignalDefaults {
 }
 
 impl SignalDefaults {
-    /// Returns the defaults for a plan with `rings` rings of `entries` entries each.
+    /// Returns the notification defaults for a plan with `rings` rings of `entries` entries each.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
         let ns = SIGNAL_NS_MAX / rings as u64;
@@ -142,9 +143,8 @@ impl SignalDefaults {
     }
 
     /// Returns the number of blocks per notification (T_b), the maximum to which T_b may adapt, and
-    /// a reason. The reason is that for the maximum or, if T_b does not adapt, that for T_b.
-    /// `frames` is true if the ring carries frames, whose assumed size differs from the size of
-    /// other blocks.
+    /// the reason for this maximum. If T_b does not adapt, the maximum equals T_b. `frames` is true
+    /// if the ring carries frames, whose assumed size differs from the size of other blocks.
     fn signal_blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {

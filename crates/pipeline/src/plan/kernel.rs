@@ -67,9 +67,9 @@ pub(super) fn kernel_only_reason(node: &Node) -> Option<&'static str> {
     )
 }
 
-/// Returns the reason to read a source that takes frames from the host in a process, although the
-/// kernel could read it: no successor can run in the kernel, so a program would only add a hop.
-/// Returns `None` if a successor can run in the kernel.
+/// Returns the reason to read a source in a process although the kernel could read it. The source
+/// takes frames from the host. If no successor can run in the kernel, a program would only add a
+/// hop. Returns `None` if a successor can run in the kernel.
 fn process_preference(
     graph: &Graph,
     id: NodeId,

@@ -187,7 +187,8 @@ pub struct PlacementChoice {
 /// The policy for choosing spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Minimal cost on this machine, counting nodes, copies of data, and transfers between spaces.
+    /// Chooses the placement with the minimal cost on this machine, counting nodes, copies of data,
+    /// and transfers between spaces.
     #[default]
     Cost,
     /// The rule in the Streamline paper: every node runs in the deepest space that can run it. [SL
@@ -221,12 +222,12 @@ impl std::error::Error for Unplaceable {}
 /// A chain of filters with replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaChain {
-    /// The filters, in stream order.
+    /// The filters of the chain, in the order in which blocks pass through them.
     pub nodes: Vec<NodeId>,
     /// The index of the space of each replica. The thread of the first replica also distributes the
     /// blocks.
     pub spaces: Vec<usize>,
-    /// The index of the space that merges the outputs.
+    /// The index of the space that merges the outputs of the replicas.
     pub join: usize,
     /// The key that determines the replica of a block, or `None` if blocks are distributed by load.
     pub sharing: Option<ShardKey>,
@@ -259,7 +260,7 @@ pub struct KernelRefusal {
 /// A latency budget, and the share of each cause of delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
-    /// The budget that the request sets, in ns.
+    /// The maximum latency of a block that the request sets, in ns.
     pub bound_ns: u64,
     /// The delays with their shares: sources first, then edges, then replicas.
     pub delays: Vec<DelayCause>,
@@ -270,8 +271,8 @@ pub struct Latency {
 pub enum DelayCause {
     /// The delay in the ring of a source's packet socket.
     Source(NodeId, u64),
-    /// The delay in the ring of the edge with this index in [`Plan::edges`] or, if the edge leaves
-    /// a kernel program, before the program notifies the reader.
+    /// The delay at the edge with this index in [`Plan::edges`]. Blocks are delayed in the edge's
+    /// ring or, if the edge leaves a kernel program, until the program notifies the reader.
     Edge(usize, u64),
     /// The total delay in the rings to and from the replicas with this index in [`Plan::replicas`].
     Replicas(usize, u64),

@@ -28,7 +28,7 @@ pub struct Processors {
 pub enum ThreadPlacement {
     /// The threads run on the processors in this list, which share a cache.
     SharedCache(Vec<usize>),
-    /// The threads run on any allowed processor, for this reason.
+    /// The threads run on any allowed processor. The text contains the reason.
     Anywhere(String),
 }
 

@@ -56,7 +56,7 @@ pub struct ExitEdge {
 pub struct KernelRing {
     /// The number of pointers in the ring of each edge.
     pub pointers: u32,
-    /// The size of the record buffer in bytes.
+    /// The size, in bytes, of the record buffer to which the program copies frames.
     pub bytes: u32,
     /// The maximum size of a frame in bytes.
     pub record_max: u32,

@@ -35,9 +35,9 @@ pub struct RingPlan {
     /// The maximum time in ns until the reader is woken (T_t). A writer that is about to sleep
     /// always wakes the reader first.
     pub signal_ns: u64,
-    /// The reason for `signal_blocks`.
+    /// The reason for the number of blocks per wakeup of the reader (`signal_blocks`).
     pub blocks_because: &'static str,
-    /// The reason for `signal_ns`.
+    /// The reason for the maximum time until the reader is woken (`signal_ns`).
     pub ns_because: String,
 }
 

@@ -14,13 +14,14 @@ use crate::names::unique_names;
 /// The name of the option for ring sizes, without its dashes.
 pub(crate) const RING_OPTION: &str = "ring";
 
-/// The permitted number of entries. The minimum is the size of a batch.
+/// The permitted number of entries of a ring. The minimum is the size of a full batch.
 const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
 
-/// One item of the option: the node, or `None` for all rings, and the number of ring entries.
+/// One item of the option `--ring`: the node, or `None` for all rings, and the number of ring
+/// entries.
 type RingSizeItem<'t> = (Option<&'t str>, usize);
 
-/// Checks the value of the option. Fails with the invalid item and the reason.
+/// Checks the value of the option `--ring`. Fails with the invalid item and the reason.
 pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
     let known = unique_names(graph);
     for (node, _) in parse(text)? {

@@ -24,11 +24,11 @@ const SEARCH_STEPS_MAX: u64 = 200_000;
 pub(super) struct Selection {
     /// The index of the space in which each node runs.
     pub(super) spaces: Vec<usize>,
-    /// The space that writes the input of each node.
+    /// For each node, the index of the space that writes its input.
     pub(super) input_spaces: Vec<usize>,
-    /// The space that reads the output of each node.
+    /// For each node, the index of the space that reads its output.
     pub(super) output_spaces: Vec<usize>,
-    /// The result of the search: policy, cost and number of placements examined.
+    /// The result of the placement search: policy, cost and number of placements examined.
     pub(super) choice: PlacementChoice,
 }
 
@@ -50,8 +50,8 @@ struct PlacementSearch<'s> {
     minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
-    /// The largest number of nodes that the search has placed at a time. The node at this position
-    /// in `order` is the one that no space could run, if the search fails.
+    /// The largest number of nodes that the search has placed so far. If the search fails, no space
+    /// could run the node at this position in `order`.
     most_placed: usize,
 }
 

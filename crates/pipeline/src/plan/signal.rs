@@ -20,7 +20,7 @@ const SIGNAL_BLOCKS_MAX: usize = 65_536;
 
 const TIME_PARAMETER: Parameter = Parameter::required("time", ParameterType::Duration, "");
 
-/// One item of the option: thresholds for all rings, or for the rings to one node.
+/// One item of the option `--signal`: the thresholds for all rings, or for the rings to one node.
 #[derive(Debug, PartialEq, Eq)]
 struct SignalItem<'t> {
     node: Option<&'t str>,
@@ -28,7 +28,7 @@ struct SignalItem<'t> {
     ns: Option<u64>,
 }
 
-/// Checks the value of the option. Fails with the invalid item and the reason.
+/// Checks the value of the option `--signal`. Fails with the invalid item and the reason.
 pub(crate) fn check_option(text: &str, graph: &Graph) -> Result<(), String> {
     let known = unique_names(graph);
     for signal in parse_option(text)? {
@@ -78,8 +78,8 @@ fn parse_signal_item(part: &str) -> Result<SignalItem<'_>, String> {
     }
 }
 
-/// Sets the notification thresholds T_b and T_t of each ring that leads to a node in the option. An
-/// item without a node applies to all rings.
+/// Sets the notification thresholds (T_b and T_t) that the option `--signal` requests. Sets them
+/// for each ring that leads to a node in the option. An item without a node applies to all rings.
 pub(super) fn apply_signal_option(plan: &mut Plan) {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION).map(str::to_owned) else { return };
     let (names, edges) = (unique_names(&plan.graph), &plan.graph.edges);

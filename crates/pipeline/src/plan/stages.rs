@@ -41,7 +41,8 @@ pub struct StageDivision {
 /// A candidate assignment of one component's nodes to threads, for comparison with others.
 #[derive(Clone)]
 struct ThreadLayout {
-    /// The index of each node's thread in path order; `None` for a node of another component.
+    /// The thread of each node, as an index into the component's threads in the order in which
+    /// blocks pass through them. `None` for a node of another component.
     thread: Vec<Option<usize>>,
     threads: usize,
 }
@@ -56,7 +57,7 @@ struct StageSearch<'p> {
     crossing: (f64, f64),
     processors: usize,
     order: Vec<NodeId>,
-    /// The sinks and programs whose outputs must keep their common order.
+    /// The sinks and programs among which the order of output must not change.
     outputs: Vec<NodeId>,
 }
 
@@ -141,8 +142,8 @@ impl Plan {
 }
 
 impl<'p> StageSearch<'p> {
-    /// Prepares the search in the component with number `part`. Returns `None` if its nodes must
-    /// stay in their threads.
+    /// Prepares the search for stages in the connected component with number `part`. Returns `None`
+    /// if the nodes of the component must stay in their threads.
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;
@@ -223,7 +224,7 @@ impl<'p> StageSearch<'p> {
     }
 
     /// Divides the component into stages, with up to `spare` additional threads. Returns `None` if
-    /// the gain is smaller than the cost of a crossing, or too small for `demand`.
+    /// the gain is smaller than the cost of a crossing, or smaller than `demand` requires.
     fn divide_component(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));

@@ -15,8 +15,8 @@ pub(super) struct PrefixEnd {
     pub(super) stage: usize,
     /// True if the filter outputs messages, false if it outputs streams.
     pub(super) outputs_messages: bool,
-    /// True if the filters between the first possible end of a prefix and this filter have no
-    /// arguments. Includes this filter, but not the first end.
+    /// True if no filter after the first possible end of a prefix, up to and including this filter,
+    /// has arguments.
     pub(super) is_plain: bool,
     /// True if a label after the filter names an on-request class: a class that the filter produces
     /// only if a label names it.

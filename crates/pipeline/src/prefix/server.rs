@@ -7,9 +7,9 @@ use crate::language::tree::{Branch, FilterTerm, Group, Operator, Pipe, Pipeline,
 use crate::language::{Span, parse};
 use crate::registry::Registry;
 
-/// Returns the request that runs a prefix for other requests, which can join it at each of its ends
-/// (see `ends`). `runs` returns true for a prefix that is already running. The request then
-/// continues the longest such prefix.
+/// Returns a request that runs a prefix, so that other requests can join it after each filter at
+/// which a prefix can end (see `ends`). `runs` returns true for a prefix that is already running.
+/// The request then continues the longest such prefix.
 #[must_use]
 pub fn prefix_request(
     prefix: &str,

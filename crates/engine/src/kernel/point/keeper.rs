@@ -16,7 +16,7 @@ pub trait Keeper: Debug + Send + Sync {
 
 /// Prefix of the names under which descriptors are persisted.
 pub const PERSISTED_PREFIX: &str = "kernel-";
-/// Names of the descriptors that the keeper holds for one attach point.
+/// Names of one attach point's descriptors in the store ([`Keeper`]) that outlives this process.
 #[derive(Debug, Default)]
 pub(super) struct StoredDescriptorNames {
     pub(super) names: BTreeSet<String>,

@@ -6,15 +6,15 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
-/// Maximum size of a note in bytes.
+/// Maximum size of an attach point's note in bytes.
 const NOTE_BYTES_MAX: u64 = 4 << 20;
 
 /// Persisted descriptors of an attach point, by shortened name. The full name begins with `kernel-`
 /// and the number of the point's link; the key lacks this prefix.
 pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
 
-/// The contents of the note of an attach point. It lists the point's requests and programs, and the
-/// final counters of removed requests.
+/// The note that is stored with an attach point's descriptors. It lists the point's requests and
+/// programs, and the final counters of removed requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) numbers: u32,

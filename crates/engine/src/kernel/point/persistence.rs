@@ -41,7 +41,7 @@ use sys::bpf::{Link, Map, Program, ProgramRings, RingBuffer};
 pub struct PersistedRequest {
     /// The graph of the request, with default sources and sinks added.
     pub graph: Graph,
-    /// The part that runs in the kernel.
+    /// The part of the request that runs in the kernel.
     pub part: KernelPart,
     /// User id of the request's owner.
     pub owner: u32,

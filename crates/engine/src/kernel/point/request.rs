@@ -90,8 +90,8 @@ impl SharingDomain {
     }
 }
 
-/// A ring of frames, and the sharing domain to which it belongs. All requests of this domain use
-/// the ring.
+/// A ring of frames that several requests may use. `whose` is its sharing domain: the set of
+/// requests that may use the ring.
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
     pub(super) whose: SharingDomain,

@@ -13,6 +13,7 @@ pub(super) struct AttachSite {
     pub(super) place: AttachPoint,
     /// True if programs must load without CAP_PERFMON.
     pub(super) hardened: bool,
-    /// The user's sockets; `None` at an interface.
+    /// The user's sockets whose packets the programs process; `None` if the programs run at an
+    /// interface.
     pub(super) sockets: Option<Sockets>,
 }

@@ -47,13 +47,14 @@ impl Sockets {
         Ok(Self { uid, netns, claims })
     }
 
-    /// Returns the user id and the identity of the network namespace.
+    /// Returns the user id of the sockets' owner, and the number that identifies their network
+    /// namespace.
     pub(super) const fn user_and_namespace(&self) -> (u32, u64) {
         (self.uid, self.netns)
     }
 
-    /// Describes the sockets for the assembly of a program. `give` adds the map of claims to the
-    /// program's maps and returns its index.
+    /// Returns the facts about the sockets that the assembly of a program needs. `give` adds the
+    /// map of claimed memory regions to the program's maps, and returns the map's index.
     pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSocketsConfig {
         UserSocketsConfig {
             uid: self.uid,

@@ -47,7 +47,7 @@ pub struct RequestStatus {
     pub taken: Amount,
     /// Frames delivered to the reader of the request, summed over all exits.
     pub given: Amount,
-    /// Frames that could not be copied for the request.
+    /// Number of frames that the program could not copy to user space for the request.
     pub lost: u64,
     /// Number of the request's taps that are open.
     pub taps: usize,

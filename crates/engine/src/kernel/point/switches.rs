@@ -19,7 +19,8 @@ use sys::memory::{Mapping, ReadMapping};
 #[derive(Debug)]
 pub(super) struct TapSwitches {
     layout: SwitchLayout,
-    /// The slots in use, each by the place that uses it.
+    /// The slots in use. The key is the number of a place with an open tap, and the value is the
+    /// number of the slot that this place uses.
     slots: BTreeMap<u32, u32>,
     /// Number of the slot that is tried first for the next tap. Slots are assigned in rotation. A
     /// slot is therefore not reused while the program still processes a frame on which the slot is
@@ -264,7 +265,7 @@ mod tests {
     const PLACE_COUNT: u32 = 4;
     const LINES: u32 = 2;
 
-    /// The switches of a program in plain memory, with the taps that are open.
+    /// A stand-in for a program's memory: the words that open taps, and the taps that are open.
     struct Memory {
         switches: TapSwitches,
         words: Vec<u32>,

@@ -25,7 +25,7 @@ pub(super) struct Version {
     /// if no filter does so.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
-    /// The mapping of the program's counters; dropped before their map.
+    /// The memory mapping of the program's counters; dropped before the map that contains them.
     pub(super) tallies: Mapping,
     pub(super) tallies_map: Map,
     /// The machine words in the program's memory that open the taps of its requests.
@@ -44,7 +44,7 @@ pub(super) struct Version {
 pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
     pub(super) why: String,
-    /// True if the cause is that the requests exceed a limit of one program.
+    /// True if the program could not be built because the requests exceed a limit on one program.
     pub(super) full: bool,
 }
 
@@ -144,8 +144,8 @@ impl Version {
         Ok(Self::new(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
-    /// Creates a version from an assembled program and what was loaded for it: the program itself,
-    /// its maps, and its mapped counters.
+    /// Creates a version from an assembled program and the results of loading it: the program in
+    /// the kernel, its maps, and its counters, which are mapped into memory.
     fn new(
         drawn: Assembly<'_>,
         (program, counters, tables): (Program, Option<Map>, Vec<Map>),
@@ -233,7 +233,7 @@ impl Version {
         self.read_counter(self.fused.counter_index(CounterId::Ran)).blocks
     }
 
-    /// Returns a counter, summed over all processors.
+    /// Returns the value of the counter with this number, summed over all processors.
     fn read_counter(&self, number: u16) -> Amount {
         let (stride, at) = (self.layout.scratch.stride, self.layout.scratch.tally_offset(number));
         let word = |cpu: u32, at: u32| self.tallies.word((cpu * stride + at) as usize).unwrap_or(0);

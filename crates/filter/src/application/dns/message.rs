@@ -69,7 +69,8 @@ struct MessageProperties<'m> {
     response: bool,
     /// The response code, including the upper bits from an OPT record.
     code: u16,
-    /// Minimum time to live of the answers, in seconds, or `None` if there are no answers.
+    /// Minimum time to live of the records in the answer section, in seconds; `None` if the section
+    /// is empty.
     min_ttl: Option<u32>,
     /// True if the message is truncated, or if parsing failed after the answer section.
     is_incomplete: bool,

@@ -376,8 +376,8 @@ struct BlockSplitter<'a> {
     block: Block<'a>,
     /// Offset of the next piece in the block.
     next_offset: u32,
-    /// Number of length field bytes directly before the next piece that must be held with it.
-    /// Nonzero only before the first message of the direction is recognized.
+    /// Number of bytes of a message's length field that directly precede the next piece and must be
+    /// held together with it. Nonzero only before the first message of the direction is recognized.
     leading_length_bytes: u32,
     /// True after the first piece has been emitted or held.
     has_emitted: bool,

@@ -99,9 +99,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
-    /// Handles the end of a response. A final response ends its request, too: emits the exchange of
-    /// both if exchanges are emitted, and drops their descriptions. Does nothing for an interim
-    /// response.
+    /// Handles the end of a response. A final response also ends the request to which it belongs.
+    /// The function then emits the exchange of the two if exchanges are emitted, and drops their
+    /// descriptions. Does nothing for an interim response.
     pub(super) fn end_response(&mut self) {
         if is_interim(Class(self.direction().class)) {
             return;

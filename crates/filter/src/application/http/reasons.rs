@@ -2,11 +2,11 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons for a missing class, in the order of the catalog entry.
+/// Reasons for which `http` returns no class, in the order of its catalog entry.
 pub(super) const REASONS: &[&str] =
     &["not http", "malformed", "lost", "cut", "switched", "after close", "no session"];
 
-/// Counters, in the order of the catalog entry.
+/// Names of the counters of `http`, in the order of its catalog entry.
 pub(super) const COUNTERS: &[&str] = &[
     "requests",
     "responses",

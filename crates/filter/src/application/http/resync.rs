@@ -13,7 +13,7 @@ use wire::http::{METHOD_CLASSES, ProtocolGuess, guess_protocol, method_number};
 /// The first bytes of every response.
 const RESPONSE_PREFIX: &[u8] = b"HTTP/1.";
 
-/// A line at which a message may begin, found by the search for the next message.
+/// A possible start of a message: a line that the search for the next message has found.
 struct Candidate {
     /// Offset of the line in the searched bytes.
     at: usize,

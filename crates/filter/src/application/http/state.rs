@@ -32,7 +32,8 @@ pub(super) struct HttpConnection {
     /// Bit set of directions in which messages may have been lost. Bit N is set for direction N,
     /// and is cleared when a response ends.
     pub(super) lost_directions: u8,
-    /// Number of connections per protocol; used in the private session only.
+    /// Number of connections per protocol. Used only in the private session, which holds the state
+    /// of the filter as a whole.
     pub(super) protocol_counts: [u32; Protocol::ALL.len()],
 }
 
@@ -79,7 +80,7 @@ pub(super) struct HttpDirection {
     /// Content codings of the body if the filter will decode it, encoded by
     /// [`wire::http::ContentCodings::number`]; otherwise 0.
     pub(super) codings: u16,
-    /// Discriminant of a [`Phase`].
+    /// Discriminant of the direction's [`Phase`].
     pub(super) phase_number: u8,
     /// State of the search for the end of a head ([`wire::http::HeadSearch`]).
     pub(super) head_search: u8,

@@ -69,7 +69,7 @@ impl OutputMessage {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct ConnectionOutput {
     messages: Vec<OutputMessage>,
-    /// Bytes without a class, per direction.
+    /// Bytes that `http` emitted without a class, per direction.
     unanswered: [Vec<u8>; 2],
     /// Index of the message whose fragments have not all arrived, per direction.
     open: [Option<usize>; 2],

@@ -388,8 +388,8 @@ impl TlsConnection {
     }
 }
 
-/// Creates the description of a hello that begins in block `first`. Returns `None` if memory
-/// runs out.
+/// Creates the description of a TLS hello message. The hello begins in the block `first`. Returns
+/// `None` if memory runs out.
 fn describe<'a>(
     version: u16,
     first: Block<'a>,

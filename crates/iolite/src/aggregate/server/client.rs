@@ -179,13 +179,13 @@ pub enum ResolveError {
     /// The owner refused to grant the memory named by the pointer.
     #[error("{0}")]
     Refused(#[from] GrantRefusal),
-    /// The range exceeds the aggregate, or the destination pool has no room for the copy.
+    /// The copied range exceeds the aggregate, or the destination pool has no room for the copy.
     #[error("{0}")]
     Aggregate(#[from] Error),
 }
 
-/// Maximum number of unused grants that a client stores. A client abandons an owner that sends
-/// more.
+/// Maximum number of grants that a client stores before it uses them. A client abandons an owner
+/// that sends more.
 const EARLY_GRANTS_MAX: usize = 64;
 
 /// Decodes the refusal of a dbuf.

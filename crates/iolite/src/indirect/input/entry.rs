@@ -195,8 +195,8 @@ impl Input {
         self.keeper.set_peek(self.ring.side.next, rest, address, view);
     }
 
-    /// Copies one block of a ring that overwrites into `out`. Returns its length in bytes, 0 at the
-    /// end of the stream, or `None` if no block is published.
+    /// Copies one block into `out`, from a ring that overwrites. Returns its length in bytes, 0 at
+    /// the end of the stream, or `None` if no block is published.
     pub(super) fn read_lossy(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let Some(length) = self.stage_lossy_block()? else {
             return Ok(self.is_at_end()?.then_some(0));
@@ -216,7 +216,7 @@ impl Input {
         Ok(Some(self.staging.get(done..).unwrap_or_default()))
     }
 
-    /// Copies the next block of a ring that overwrites into the staging buffer. Retries if the
+    /// Copies the next block into the staging buffer, from a ring that overwrites. Retries if the
     /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
     /// length of the block in bytes, or `None` if no block is published or the writer has lapped
     /// the reader in each of [`READ_ATTEMPTS_MAX`] attempts.

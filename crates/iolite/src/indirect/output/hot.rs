@@ -64,8 +64,8 @@ impl HotSegment {
         same && self.address != 0
     }
 
-    /// Returns the number of leading pointers whose bytes are in the hot segment, and the sum of
-    /// their view lengths in bytes.
+    /// Returns the number of pointers at the beginning of `pointers` whose bytes are in this
+    /// segment, and the sum of their view lengths in bytes.
     #[inline]
     pub(super) fn count_covered(&self, pointers: &[RichPointer]) -> (usize, u64) {
         if self.address == 0 {

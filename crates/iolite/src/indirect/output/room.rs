@@ -220,8 +220,8 @@ impl Output {
         Ok(same.len())
     }
 
-    /// Holds the segment of a pointer (F1). `origin` proves that the segment is held at this
-    /// moment.
+    /// Takes a hold on the segment of a pointer for this output (F1). `origin` proves that another
+    /// party holds the segment at this moment.
     fn advance_to(&mut self, pointer: RichPointer, origin: &dyn Origin) -> Result<(), Fault> {
         let until = self.ring.side.head + 1;
         let lease = self.flights.advance_to(pointer, until, || origin.lease(pointer))?;

@@ -134,7 +134,8 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
     assert_eq!(space.faults().mapped, 1);
 }
 
-/// The bytes of a draft are unpublished, so their address is not a hit (S4).
+/// Expects bytes of an unpublished draft to be copied. Its pool is registered, but a pointer may
+/// only name published bytes (S4).
 #[test]
 fn e1_bytes_of_unpublished_draft_are_copied() {
     let fixture = Fixture::new();

@@ -24,7 +24,7 @@ pub(super) struct ForwardingReader<'a, F> {
     grants: &'a GrantServer,
     peers: &'a [PeerId],
     sent_dbufs: &'a mut Vec<DbufId>,
-    /// The dbuf of the last lent block.
+    /// The dbuf of the block that was lent last.
     last_dbuf: DbufId,
     /// True if the dbuf of the next block could not be sent to the readers of the pipe. The block
     /// is then not lent, and its bytes must be copied.

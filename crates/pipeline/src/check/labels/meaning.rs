@@ -72,8 +72,8 @@ impl<'c> ArcClassifiers<'c> {
         self.classifiers.iter().find(has).map(|known| known.name)
     }
 
-    /// Returns the classes that a label selects. Returns all classes after an error, which is
-    /// reported, and if the classes of the filters upstream are unknown.
+    /// Returns the classes that a label selects. Reports an error in the label, and then returns
+    /// all classes. Also returns all classes if the classes of the filters upstream are unknown.
     pub(super) fn label_classes(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {

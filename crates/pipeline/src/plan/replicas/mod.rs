@@ -42,15 +42,15 @@ const SESSION_SPEEDUP_FACTOR: f64 = 1.3;
 const DEFAULT_UTILISATION_MIN: f64 = 0.5;
 /// The minimum utilization of all replicas together with `--parallel=power` or `--policy=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
-/// The minimum speedup by each additional replica; with `--parallel=latency` or `--policy=latency`,
-/// by all replicas together.
+/// The minimum speedup that each additional replica must bring. With `--parallel=latency` or
+/// `--policy=latency`, the minimum speedup that all replicas together must bring.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
 /// Minimum ratio of a filter's cost to the cost of handing a block to another thread, at which
 /// `explain` prints the reason why the filter has no replicas.
 const EXPLAINED_COST_RATIO_MIN: f64 = 4.0;
 
-/// The minimum utilization of all threads together, from 0 to 1, and the minimum speedup, with
-/// `--policy=throughput`.
+/// The minimum utilization of all threads together, from 0 to 1, with `--policy=throughput`. The
+/// constant after it is the minimum speedup.
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
@@ -65,8 +65,8 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a request whose stages may be distributed to several threads, or
-    /// `None` if they may not.
+    /// Returns the minimum benefit that a division of the request into stages must have. Returns
+    /// `None` if the stages may not be distributed to several threads.
     pub(super) fn from_graph(graph: &Graph) -> Option<Self> {
         let options = &graph.options;
         let named = match options.text("parallel") {
@@ -94,10 +94,11 @@ impl Demand {
     }
 }
 
-/// The value of `--parallel`.
+/// The value of the option `--parallel`, which determines the number of replicas of a chain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Parallelism {
-    /// The largest number of replicas that meets the demand.
+    /// The largest number of replicas with at least the benefit that the contained [`Demand`]
+    /// requires.
     Measured(Demand),
     /// This number of replicas, given by the user.
     Number(usize),

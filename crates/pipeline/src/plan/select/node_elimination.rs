@@ -10,7 +10,7 @@ use super::{Assignment, LegalSpace, PlacementSearch};
 use crate::graph::{Graph, NodeId};
 use std::collections::HashMap;
 
-/// The maximum number of partial placements stored at once.
+/// The maximum number of partial placements that the search stores at a time.
 const PARTIAL_PLACEMENTS_MAX: usize = 20_000;
 
 /// The border of a partial placement: the placed nodes on which later costs depend. For each node,
@@ -76,8 +76,8 @@ pub(super) fn search_by_elimination(
     Some(((cost, assignment), examined, exact))
 }
 
-/// Returns, for every node, how long the search must remember the node's placement: the last
-/// position in `order` whose cost depends on it.
+/// Returns, for every node, how long the placement search must remember the node's placement: the
+/// last position in `order` whose cost depends on it.
 fn last_dependent_positions(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];
     for (at, id) in order.iter().enumerate() {
