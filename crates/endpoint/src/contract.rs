@@ -128,7 +128,7 @@ pub struct SourceCounters {
     /// Blocks that the device received or that the file contains; `None` if this number cannot be
     /// read.
     pub observed: Option<Amount>,
-    /// Blocks appended to batches of the space.
+    /// Blocks that the source has appended to batches of the space.
     pub given: Amount,
     /// Number of blocks lost at each location; `None` for a location whose counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
@@ -227,8 +227,8 @@ impl<'s> Intake<'s> {
         Self { taken, ..self }
     }
 
-    /// Sets the pool of the space's own memory ([`Self::general`]), for a source that lends
-    /// [`Self::pool`].
+    /// Sets the pool of the space's own memory ([`Self::general`]), for a source that lends the
+    /// memory of [`Self::pool`].
     #[must_use]
     pub const fn with_general_pool(self, general: &'s Pool) -> Self {
         Self { general: Some(general), ..self }
@@ -343,7 +343,7 @@ pub struct OpenArguments<'o> {
     pub arguments: &'o Arguments,
     /// Form of the incoming blocks (sinks only).
     pub form: Form,
-    /// Meaning of incoming classes, as defined by the nearest classifier upstream (sinks only).
+    /// Classes of the incoming blocks, as defined by the nearest classifier upstream (sinks only).
     pub classes: Classes,
     /// Index of the source among the sources of the path, copied into `BlockMetadata::origin`
     /// (sources only).
@@ -400,9 +400,11 @@ impl<'o> OpenArguments<'o> {
 /// The two halves of a started program: the sink that writes the program's input, and the source
 /// that reads its output.
 pub struct StartedProcess {
-    /// Sink that writes to the standard input, or `None` if the program is first in the request.
+    /// Sink that writes to the standard input of the program, or `None` if the program is first in
+    /// the request.
     pub input: Option<Box<dyn Sink>>,
-    /// Source that reads the standard output, or `None` if the program is last in the request.
+    /// Source that reads the standard output of the program, or `None` if the program is last in
+    /// the request.
     pub output: Option<Box<dyn Source>>,
 }
 

@@ -26,7 +26,7 @@ pub enum DropReason {
     Backlog,
     /// The ring between the kernel and the source was full.
     Ring,
-    /// The block was evicted from the state of a filter to bound its memory.
+    /// The block was evicted from the state of a filter, to bound the memory of this state.
     Evicted,
     /// The space had no memory for the output of a filter.
     NoRoom,

@@ -16,7 +16,7 @@ pub struct SourceEntry {
     /// Returns the link types of the frames for these arguments without opening the source, or
     /// `None` if they are unknown until the first frame.
     pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
-    /// Properties of the source that the planner uses.
+    /// Facts about the source, for the planner.
     pub facts: EndpointFacts,
 }
 
@@ -40,7 +40,7 @@ impl SourceEntry {
         Self { links, ..self }
     }
 
-    /// Sets the facts about the source that the planner uses.
+    /// Sets the facts about the source ([`Self::facts`]), which the planner uses.
     #[must_use]
     pub const fn with_facts(self, facts: EndpointFacts) -> Self {
         Self { facts, ..self }
@@ -54,7 +54,7 @@ pub struct SinkEntry {
     pub description: &'static Description,
     /// Opens the sink. A failed call leaves no side effects.
     pub open: fn(&OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure>,
-    /// Properties of the sink that the planner uses.
+    /// Facts about the sink, for the planner.
     pub facts: EndpointFacts,
 }
 
@@ -68,7 +68,7 @@ impl SinkEntry {
         Self { description, open, facts: EndpointFacts::NONE }
     }
 
-    /// Sets the facts about the sink that the planner uses.
+    /// Sets the facts about the sink ([`Self::facts`]), which the planner uses.
     #[must_use]
     pub const fn with_facts(self, facts: EndpointFacts) -> Self {
         Self { facts, ..self }
@@ -118,11 +118,11 @@ pub(crate) fn is_standard_output(path: &str) -> bool {
 /// Catalog entry of a child program, which is allowed at any position in a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEntry {
-    /// Description of the program downstream of another filter.
+    /// Description of the program at any position of a request except the first.
     pub description: &'static Description,
     /// Description of the program at the head of a request, where it acts as a source.
     pub head: &'static Description,
-    /// Properties of the program that the planner uses.
+    /// Facts about the program, for the planner.
     pub facts: EndpointFacts,
     /// Checks the text of a command. Returns a mistake if no shell can run the command, otherwise
     /// `None`.

@@ -28,7 +28,7 @@ use wire::link::LinkType;
 pub struct HistoryLimits {
     /// Maximum memory for stored frames, in bytes.
     pub bytes: usize,
-    /// Maximum age relative to the newest frame, in nanoseconds.
+    /// Maximum age of a stored frame in ns, relative to the newest frame.
     pub time: Time,
 }
 
@@ -52,9 +52,9 @@ pub enum CompressionMode {
 pub struct RetainedFrames {
     /// Number of stored frames.
     pub blocks: u64,
-    /// Sum of the lengths of these frames, in bytes.
+    /// Total length of the stored frames in bytes, before compression.
     pub bytes: u64,
-    /// Memory in bytes that these frames use after compression of the older ones.
+    /// Memory in bytes that the stored frames use after the older ones have been compressed.
     pub stored: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct History {
     bytes: VecDeque<u8>,
     /// Sum of the lengths of all stored frames, in bytes.
     frame_bytes: usize,
-    /// The compression thread, or `None` if the calling thread compresses.
+    /// The compression thread, or `None` if the thread that stores frames also compresses them.
     packer: Option<CompressionThread>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
@@ -335,7 +335,7 @@ pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {
 }
 
 impl FrameHeader {
-    /// Creates the header that is stored with a block's frame.
+    /// Creates the header under which a history stores the frame of `block`.
     #[must_use]
     pub fn for_block(block: &Block<'_>) -> Self {
         Self {

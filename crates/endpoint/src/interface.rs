@@ -16,7 +16,7 @@ pub(crate) enum FrameCount {
     /// Number of frames that passed the kernel's filter. Frames that the filter rejected are not
     /// counted.
     Passed(u64),
-    /// The number is unknown, because the process that counted the frames has exited.
+    /// The number of frames is unknown, because the process that counted them has exited.
     Unknown,
 }
 

@@ -15,8 +15,8 @@ pub struct Gap {
     pub from: u64,
     /// Position of the last lost block, inclusive.
     pub to: u64,
-    /// Processor in whose stream the blocks were lost, or `None` if all processors share one
-    /// stream.
+    /// Index of the processor in whose stream the blocks were lost, or `None` if all processors
+    /// share one stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor: Option<u32>,
 }
@@ -31,7 +31,8 @@ pub struct LossRanges {
 }
 
 impl LossRanges {
-    /// Maximum number of first ranges that are stored, and also of last ranges.
+    /// Maximum number of ranges stored at each end of the list: of the first ranges, and of the
+    /// last ranges.
     pub const STORED_PER_END: usize = 64;
 
     /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,
@@ -49,8 +50,8 @@ impl LossRanges {
         self.push_gap(Gap { from, to, processor });
     }
 
-    /// Appends a range without merging it with the newest one. If there is no room, discards the
-    /// oldest of the last ranges, which is then only counted.
+    /// Appends a range of lost blocks without merging it with the newest range. If the list is
+    /// full, discards and counts its oldest range after the first [`Self::STORED_PER_END`] ones.
     pub fn push_gap(&mut self, gap: Gap) {
         if self.first.len() < Self::STORED_PER_END {
             self.first.push(gap);

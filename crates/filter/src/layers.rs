@@ -196,7 +196,7 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
 }
 
 /// Returns the UDP datagram in the frame: its ports, the offset of its payload, and the offset past
-/// its last byte. For a first fragment, the last offset is past the end of the packet. Returns
+/// its last byte. A first fragment counts as a datagram that ends with the packet. Returns
 /// `Ok(None)` for another protocol.
 pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
@@ -314,7 +314,8 @@ fn common_segment_at<'a, const AT: usize>(
     Some(Segment { header, flow, at: AT as u32, payload, end })
 }
 
-/// Returns the TCP segment in a frame of any form, or `Ok(None)` for another protocol.
+/// Returns the TCP segment in the frame of a block, or `Ok(None)` for another protocol. Unlike the
+/// fast path [`common_segment`], parses frames with any layout of headers.
 fn parse_tcp_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::TCP {

@@ -30,7 +30,8 @@ pub enum ShardKey {
     Session,
 }
 
-/// Constant hash seed, since every process must compute the same number.
+/// Seed of the hash for sharding keys. The seed is constant, because every process must compute the
+/// same key.
 pub(crate) const SEED: u64 = 0;
 
 impl ShardKey {

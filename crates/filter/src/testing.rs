@@ -144,7 +144,7 @@ impl<'a> Gateway<'a> for Space<'a> {
 pub struct Node {
     /// Catalog entry of the filter.
     pub description: &'static Description,
-    /// The filter.
+    /// The filter, which the test calls.
     pub filter: Filter,
     /// Counters that the filter has updated, for checks of the ledger.
     pub counts: Counts,
@@ -287,8 +287,7 @@ pub struct Answer {
     pub reason: Option<&'static str>,
 }
 
-/// Runs a filter over frames, each of which is passed on its own. Returns an answer for each output
-/// block.
+/// Runs a filter over frames, one frame per batch. Returns an answer for each output block.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.

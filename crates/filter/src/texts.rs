@@ -10,16 +10,16 @@ use crate::layers;
 use abi::{BlockFlags, Marks};
 use wire::ip::protocol;
 
-/// The position of a block in its text.
+/// The position of a block in its text, which is the sequence of blocks that a match may span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TextPosition {
     /// Session of the text, or `None` if the text consists of one block.
     pub(crate) session: Option<u64>,
     /// True for the backward direction of the session.
     pub(crate) backward: bool,
-    /// True if the text begins with this block.
+    /// True if the block is the first one of its text.
     pub(crate) is_first: bool,
-    /// True if the text ends with this block.
+    /// True if the block is the last one of its text.
     pub(crate) is_last: bool,
     /// True if the block is a hole: its bytes are missing.
     pub(crate) is_hole: bool,
@@ -28,7 +28,7 @@ pub(crate) struct TextPosition {
 }
 
 impl TextPosition {
-    /// Returns the position of a block in its text.
+    /// Returns the position of a block in its text, as its flags and its session show.
     #[inline]
     pub(crate) fn from_block(block: &Block<'_>) -> Self {
         let flags = block.context.flags;

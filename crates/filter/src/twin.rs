@@ -107,10 +107,10 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     s.only_one_of(kind, [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG, vlan::STACKED_TAG], other);
 }
 
-/// Parses a VLAN tag. If the kernel stores a tag outside the frame and `read_before`, the number of
-/// tags read so far, is 0, parses that tag; otherwise, parses the tag at `at`. Returns the control
-/// information of the tag, the EtherType after it, and the position after it (`at` if the tag is
-/// outside the frame).
+/// Parses a VLAN tag. `read_before` is the number of tags read so far. If it is 0 and the kernel
+/// stores a tag outside the frame, parses that tag; otherwise, parses the tag at `at`. Returns the
+/// control information of the tag, the EtherType after it, and the position after it (`at` if the
+/// tag is outside the frame).
 pub(crate) fn parse_tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -181,9 +181,9 @@ pub(crate) fn parse_packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// Parses the IP packet like [`parse_packet`], but from the first byte of the frame. The network
-/// header that previous twins have found may be a tag. Fails if a previous twin has cut off the
-/// link header and the EtherType is not known.
+/// Parses the IP packet like [`parse_packet`], but from the first byte of the frame, because the
+/// network header that previous twins have found may be a VLAN tag. Fails if a previous twin has
+/// cut off the link header and the EtherType is not known.
 pub(crate) fn reparse_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,

@@ -412,7 +412,8 @@ fn assert_marks_agree(captured: CaptureReader) {
     }
 }
 
-/// A source that parses whole frames must record the same marks as a filter that parses a head.
+/// A source that parses whole frames must record the same marks as a filter that parses only the
+/// head of a frame.
 #[test]
 fn marks_of_a_source_agree_with_those_of_a_filter() {
     assert_recorded_layers_agree(corpus::generated_frames);
@@ -570,8 +571,8 @@ fn groups_are_ranges_of_the_classes() {
     }
 }
 
-/// The published columns must be those of the catalog entry, with unique names, and every row over
-/// a corpus must have as many numbers as there are columns.
+/// The published columns of a filter must be those of its catalog entry, with unique names. Every
+/// row that the filter publishes must have as many numbers as there are columns.
 #[test]
 fn m3_published_state_has_the_described_columns() {
     let frames = corpus::header_case_frames();

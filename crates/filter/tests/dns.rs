@@ -139,7 +139,8 @@ fn has_flag(message: &DescribedMessage, word: &str) -> bool {
     message.first_value(Field::Flags).split(' ').any(|flag| flag == word)
 }
 
-/// Returns the path of the capture that a zeek test reads. `tests` is the list of all tests.
+/// Returns the path of the capture that a zeek test reads. `tests` is the text of the list of all
+/// tests.
 fn trace_path(tests: &str, test: &str) -> String {
     let behind = tests.split(&format!("\"{test}\"")).nth(1).expect("the test is in the list");
     let list = behind.split("\"traces\"").nth(1).expect("it has traces");
@@ -183,8 +184,8 @@ fn corpus_suricata_counts_the_same_messages() {
 
 type MessagePredicate = Box<dyn Fn(&DescribedMessage) -> bool>;
 
-/// Converts a field of an event to a predicate on messages. Returns `None` if descriptions lack the
-/// field.
+/// Converts an event field of a suricata test to a predicate on messages. Returns `None` if the
+/// descriptions of messages lack the field.
 fn field_predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
     let value = value.clone();
     let field = |field: Field| -> Option<MessagePredicate> {

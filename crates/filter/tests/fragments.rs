@@ -17,7 +17,7 @@ use wire::ip::Fragment;
 
 /// The output of `ip` for a capture.
 struct ReassemblyOutput {
-    /// Reassembled datagrams, by the number of the completing frame.
+    /// Reassembled datagrams, each under the number of the frame that completed it.
     joined: BTreeMap<usize, JoinedDatagram>,
     /// Counters by name: drops, blocks without a class, and others.
     counts: BTreeMap<&'static str, u64>,

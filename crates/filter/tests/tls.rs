@@ -65,8 +65,8 @@ fn corpus_suricata_counts_the_same_connections() {
 
 type ConnectionPredicate = Box<dyn Fn(&[&DescribedMessage]) -> bool>;
 
-/// Converts a field of an event to a predicate on connections. Returns `None` if descriptions lack
-/// the field.
+/// Converts an event field of a suricata test to a predicate on connections. Returns `None` if the
+/// descriptions of messages lack the field.
 fn field_predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
     let value = value.clone();
     let is = |server: bool, field: Field, place: usize| -> Option<ConnectionPredicate> {
@@ -122,7 +122,7 @@ fn corpus_tshark_finds_the_same_hellos() {
     }
 }
 
-/// Returns version, server name, protocols and cipher suite of each hello.
+/// Returns the version, server name, protocols and cipher suite of each TLS hello.
 fn hello_rows(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
     let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
     messages.iter().map(|message| fields.map(|field| message.all_values(field).join(","))).collect()
@@ -130,8 +130,8 @@ fn hello_rows(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
 
 type HelloRows<'h> = &'h [[&'h str; 4]];
 
-/// Version, server name, protocols and cipher suite of each hello, for each capture. A ServerHello
-/// is listed with the client's server name.
+/// Version, server name, protocols and cipher suite of each TLS hello, for each capture. A
+/// ServerHello is listed with the client's server name.
 const EXPECTED_HELLOS: &[(&str, HelloRows<'_>)] = &[
     (
         "ExamplesTest/pcap_examples/tls.pcap",

@@ -93,9 +93,10 @@ fn i6_editing_twins_edit_all_or_nothing() {
     }
 }
 
-/// XDP cannot distinguish a pending checksum from a valid checksum of the same value, so the twin
-/// leaves both to the user implementation. A tc program can distinguish them, and the twin updates
-/// the valid checksum.
+/// At XDP, the twin leaves two kinds of checksums to the user implementation, because XDP cannot
+/// distinguish them: a pending checksum, which the network device still has to fill in, and a valid
+/// checksum of the same value. A tc program can distinguish them, and the twin updates the valid
+/// checksum.
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
     let frames = pending_lookalike_frames();
@@ -118,8 +119,8 @@ fn i6_checksums_that_look_pending_are_updated() {
     }
 }
 
-/// A tc program detects pending checksums. At XDP, the twin leaves such blocks to the user
-/// implementation.
+/// A tc program detects pending checksums, which the network device still has to fill in. At XDP,
+/// the twin leaves blocks with such checksums to the user implementation.
 #[test]
 fn i6_pending_checksums_stay_pending() {
     let frames = pending_checksum_frames();
@@ -197,8 +198,8 @@ fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
     }
 }
 
-/// Chains of any length must obey CONTRACT 18. A chain that is too long for one program becomes
-/// several programs, whose tail calls the interpreter follows.
+/// Chains that are too long for one program must agree with their filters too (CONTRACT 18). Such a
+/// chain becomes several programs, whose tail calls the interpreter follows.
 #[test]
 fn i6_long_chains_in_several_programs_agree_with_filters() {
     let borders = boundary_frames();
@@ -246,5 +247,6 @@ fn comparison_detects_mutated_twins() {
     );
 }
 
-/// Minimum percentage of mutations that must be detected. It must never be lowered.
+/// Minimum percentage of mutations of generated twins that the comparison must detect. It must
+/// never be lowered.
 const DETECTED_PERCENT_MIN: u64 = 65;

@@ -59,7 +59,8 @@ enum ChunkBytes {
     Packed(Box<[u8]>),
     /// Uncompressed bytes, which did not shrink or for which there was no compression thread.
     Plain(Vec<u8>),
-    /// Bytes that were handed to the compression thread, which has not finished them.
+    /// Bytes that the compression thread has received, and whose compressed form has not been
+    /// collected yet.
     Sent(Arc<CompressionJob>),
 }
 
@@ -165,9 +166,9 @@ impl ColdChunks {
         }
     }
 
-    /// Returns the length in bytes of the next chunk to compress, and its number of frames. Returns
-    /// `None` if there are too few uncompressed bytes. While compression is suspended, returns
-    /// `None` too, and counts the length of one frame as arrived.
+    /// Returns the length in bytes and the number of frames of the next chunk to compress. Returns
+    /// `None` if there are too few uncompressed bytes. While compression is suspended, also returns
+    /// `None`, and shortens the suspension by the mean length of a frame.
     fn next_chunk(
         &mut self,
         frames: &VecDeque<FrameHeader>,
@@ -254,7 +255,7 @@ fn copy_queue_front(bytes: &VecDeque<u8>, length: usize) -> Vec<u8> {
     all
 }
 
-/// A reader that decompresses one chunk at a time.
+/// A reader of the frames in the compressed part of a history. Decompresses one chunk at a time.
 #[derive(Debug)]
 pub(super) struct ColdReader<'c> {
     chunks: std::collections::vec_deque::Iter<'c, Chunk>,

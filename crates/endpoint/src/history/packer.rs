@@ -15,21 +15,22 @@ use std::thread::JoinHandle;
 #[derive(Debug, Default)]
 pub(super) struct CompressionThread {
     worker: Option<Worker>,
-    /// True if the kernel has refused to create the thread.
+    /// True if the kernel has refused to create the compression thread.
     failed: bool,
 }
 
 #[derive(Debug)]
 struct Worker {
     jobs: SyncSender<QueuedJob>,
-    /// Token with a clone in every job. The clone is dropped when the thread has finished the job,
-    /// even if the chunk of the job was evicted. The number of unfinished jobs is the reference
-    /// count minus 1.
+    /// Reference counter of the unfinished jobs. Every job has a clone, which is dropped when the
+    /// thread has finished the job, even if the chunk of the job was evicted. The number of
+    /// unfinished jobs is the reference count minus 1.
     unfinished: Arc<()>,
     thread: JoinHandle<()>,
 }
 
-/// A job that the thread has not begun. The job is canceled if the history evicts its chunk.
+/// A job in the queue of the compression thread. The job is canceled if the history evicts the
+/// chunk of the job.
 #[derive(Debug)]
 struct QueuedJob {
     job: Weak<CompressionJob>,
@@ -41,8 +42,8 @@ struct QueuedJob {
 #[derive(Debug)]
 pub(super) struct CompressionJob {
     plain: Vec<u8>,
-    /// The compressed bytes, set by the thread; the inner value is `None` if the bytes do not
-    /// shrink.
+    /// The compressed bytes, which the compression thread sets when it finishes the job. The inner
+    /// value is `None` if the bytes did not shrink.
     packed: OnceLock<Option<Box<[u8]>>>,
 }
 
@@ -57,15 +58,15 @@ impl CompressionJob {
         &self.plain
     }
 
-    /// Takes the bytes before compression, and the compressed bytes. The latter are `None` if the
-    /// bytes did not shrink, or if the thread has not finished the job.
+    /// Takes the uncompressed and the compressed bytes out of the job. The compressed bytes are
+    /// `None` if the bytes did not shrink, or if the thread has not finished the job.
     pub(super) fn take(&mut self) -> (Vec<u8>, Option<Box<[u8]>>) {
         (std::mem::take(&mut self.plain), self.packed.take().flatten())
     }
 }
 
 impl CompressionThread {
-    /// Maximum number of jobs that the thread has not finished, whether queued or running.
+    /// Maximum number of unfinished jobs of the compression thread, queued or running.
     pub(super) const JOBS_MAX: usize = 4;
 
     /// Returns true if the thread has no room for another job, because it has
@@ -75,8 +76,9 @@ impl CompressionThread {
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
     }
 
-    /// Hands bytes to the thread as a job, and returns the job. Starts the thread if necessary. The
-    /// thread's queue must not be full. If there is no thread, returns the bytes. Never waits.
+    /// Hands bytes to the compression thread as a job, and returns the job. Starts the thread if
+    /// necessary. The queue of the thread must not be full. If there is no thread, returns the
+    /// bytes as the error. Never waits.
     pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<CompressionJob>, Vec<u8>> {
         if self.worker.is_none() && !self.failed {
             self.worker = Worker::start();

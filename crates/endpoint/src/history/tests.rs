@@ -107,8 +107,8 @@ fn d16_compression_thread_does_not_delay_the_caller() {
     assert_eq!(history.retained_frame_counts(), RetainedFrames::default());
 }
 
-/// Jobs of evicted chunks occupy the thread until it has finished them. The thread then accepts and
-/// compresses new chunks.
+/// After the history is cleared, the compression thread first finishes the jobs of the evicted
+/// chunks. It then accepts and compresses new chunks.
 #[test]
 fn d16_compression_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };

@@ -16,7 +16,7 @@ const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
 /// Size of the LZ4 window in bytes. A match repeats earlier decoded bytes, which begin at most this
 /// far back, possibly in an earlier block of the frame.
 const WINDOW_SIZE: usize = 64 * 1024;
-/// Bit in the size field of a block that marks the block as uncompressed.
+/// Flag in the size field of an LZ4 block: the block is not compressed.
 const UNCOMPRESSED_FLAG: u32 = 1 << 31;
 
 /// Returns true if `bytes` begin like an LZ4 frame: with its magic number or, if `bytes` are
@@ -34,8 +34,8 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> 
     encoder.finish().map(|_| ()).map_err(|_| CodecError::TooLarge)
 }
 
-/// Decodes the frame at the start of `bytes`. Writes the contents to `out`, from offset `used` on.
-/// Returns the number of bytes read from `bytes`, and the offset in `out` at which the contents
+/// Decodes the LZ4 frame at the start of `bytes`. Writes the contents to `out`, from offset `used`
+/// on. Returns the number of bytes read from `bytes`, and the offset in `out` at which the contents
 /// end. This offset is at most `limit`.
 pub(super) fn decode(
     bytes: &[u8],

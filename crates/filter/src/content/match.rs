@@ -58,7 +58,8 @@ Reasons for no class: `no pattern` (none occurs). For a match across two blocks,
 
 const AT_HELP: &str = "offset in the view at which a pattern must begin";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
-/// Maximum number of patterns. It exceeds the number that fits into the longest request.
+/// Maximum number of patterns of one filter. It exceeds the number that fits into the longest
+/// request.
 const PATTERNS_MAX: usize = 65_535;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {

@@ -66,7 +66,7 @@ struct SessionCapture {
     last_frame: RichPointer,
     /// Link type of the first frame plus 1; 0 until a frame has arrived.
     link_plus_one: u32,
-    /// Directions that have ended: bit 0 is forward, bit 1 is backward.
+    /// Directions of the session that have ended: bit 0 for forward, bit 1 for backward.
     ended_directions: u32,
     unused: [u32; 2],
 }

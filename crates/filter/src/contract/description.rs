@@ -43,9 +43,9 @@ pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 pub type OutputLinkTypesFn = fn(&Arguments) -> Option<&'static [LinkType]>;
 
 /// A function that checks the combination of a filter's or source's arguments, each of which is
-/// valid by itself. As a check for errors, returns the mistake in an invalid combination. As a
-/// check for warnings, returns the mistake in arguments that match nothing, or less than the user
-/// may expect. Returns `None` if there is no mistake.
+/// valid by itself. Returns the mistake in the combination, or `None` if there is none. If the
+/// function checks for errors, the mistake makes the combination invalid. If it checks for
+/// warnings, the arguments match nothing, or less than the user may expect.
 pub type ArgumentCheck = fn(&Arguments) -> Option<Mistake>;
 
 /// A function that returns a parameter, and the value that a check inserts for it into the request,
@@ -90,8 +90,8 @@ pub struct Description {
     pub parameters: &'static [Parameter],
     /// Classes that the filter may assign to blocks.
     pub classes: Classes,
-    /// Classes that only arcs that name them pass: `|`, `|all` and `|!get` do not. The filter
-    /// assigns these classes only if there is such an arc. `None` if the filter has no such
+    /// Classes that an arc selects only by naming them: `|`, `|all` and `|!get` do not select them.
+    /// The filter assigns these classes only if an arc names them. `None` if the filter has no such
     /// classes.
     pub classes_on_request: Option<ValueRange>,
     /// Names of class ranges that an arc can select, as in `|request`.
@@ -108,7 +108,7 @@ pub struct Description {
     /// Names of the report rows that are totals; all other rows are the buckets of a histogram.
     /// `None` if the report is not a histogram.
     pub histogram_totals: Option<&'static [&'static str]>,
-    /// Functions of the filter's arguments, called by the checks and the planner.
+    /// Functions that compute facts from the filter's arguments, for the checks and the planner.
     pub analysis: Analysis,
 
     /// Function that creates the filter in user space. `None` for sources and sinks, which the

@@ -34,8 +34,8 @@ impl HeldList {
     }
 }
 
-/// An event in the life of a block in a Boolean section that the output of the operand does not
-/// show. Each number is the ticket of a block ([`abi::Marks::ticket`]).
+/// An event that affects a block in a Boolean section, but is not visible in the output of the
+/// operand. Each number is the ticket that identifies a block ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block with this ticket, or a part of it, was added to a list of held blocks.
@@ -44,8 +44,8 @@ pub enum Fate {
     Left(u32),
     /// The block with this ticket was dropped and counted under a reason.
     Dropped(u32),
-    /// The block with the first ticket was merged into the block with the second ticket, so only
-    /// the second block remains.
+    /// The block with the first ticket was merged into the block with the second ticket. Only the
+    /// second block remains.
     Joined(u32, u32),
 }
 
@@ -92,8 +92,8 @@ impl Holds {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Records the fate of the block with this ticket. Does nothing if recording is disabled, or if
-    /// the ticket is 0, which means that the block is not tracked.
+    /// Records an event of the tracked block that `ticket` identifies. Does nothing if recording is
+    /// disabled, or if the ticket is 0, which means that the block is not tracked.
     #[inline]
     pub(super) fn record_fate(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
         if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {

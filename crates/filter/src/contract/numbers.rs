@@ -36,8 +36,8 @@ const NUMBERS_PER_ADDED_FILTER: u32 = 1 << 25;
 impl SessionNumbers {
     /// All session numbers. Used if a request has a single filter that assigns session numbers.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
-    /// Number of filters that can be added at run time before the ranges of earlier ones are used
-    /// again.
+    /// Number of filters that can be added at run time before a range of session numbers is used
+    /// for a second filter.
     pub const ADDED_FILTERS_MAX: u32 =
         (u32::MAX - ADDED_NUMBERS_START) / NUMBERS_PER_ADDED_FILTER + 1;
 

@@ -63,7 +63,7 @@ impl Column {
     }
 }
 
-/// The column of session numbers, the first published column of filters with several sessions.
+/// The column of session numbers. A filter with several sessions publishes it as its first column.
 pub const SESSION_COLUMN: Column = Column {
     name: "session",
     unit: Unit::Number,

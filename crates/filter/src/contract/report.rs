@@ -16,7 +16,7 @@ pub struct Report {
 /// A count of delivered items. Printed, for example, as "6 packets written to x.pcap".
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeliveredItems {
-    /// Number of delivered items.
+    /// Number of items that the sink delivered.
     pub count: u64,
     /// Singular noun for an item, such as `packet`.
     pub unit: String,

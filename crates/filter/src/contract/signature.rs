@@ -42,8 +42,8 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block at once, and change at most the class
-    /// of a block.
+    /// Returns true if filters of this kind pass every block without delay, and change at most the
+    /// class of a block.
     #[must_use]
     pub const fn only_sets_class(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
@@ -120,9 +120,9 @@ impl Form {
 pub struct Forms(u8);
 
 impl Forms {
-    /// The empty set, for sources.
+    /// The empty set of input forms, which sources have.
     pub const NONE: Self = Self(0);
-    /// Every form.
+    /// The set of all forms.
     pub const ANY: Self = Self(0x7f);
     /// The forms of blocks that lie inside a frame. The marks of such blocks locate the headers of
     /// the frame.
@@ -184,13 +184,14 @@ pub enum Classes {
     Same,
     /// Class 1 for a match, otherwise no class.
     YesNo,
-    /// A number. The value 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
+    /// The class is a number, such as a port. The number 0 is encoded as
+    /// [`Class::ZERO`](abi::Class::ZERO).
     Number {
         /// Meaning of the number that the class stands for.
         meaning: &'static str,
-        /// The range of possible numbers.
+        /// Range of the numbers that the filter may assign.
         range: ValueRange,
-        /// Names of individual numbers, for arcs and for printing.
+        /// Names of individual numbers, as used in arcs and in printed classes.
         names: &'static [(&'static str, u32)],
     },
 }

@@ -301,10 +301,11 @@ pub trait FilterState {
     /// Returns the number that identifies the session with this key in block metadata.
     fn session_number(&self, key: u64) -> u64;
     /// Calls `to` for each session that `whose` selects and that may have changed since the last
-    /// call, or for all selected sessions if `again` is true. `to` receives the row index, constant
-    /// during the session, and the numbers in the order of the columns
+    /// call, or for all selected sessions if `again` is true. `to` receives the index of the
+    /// session's row, which never changes during the session and is 0 for the private session. `to`
+    /// also receives the numbers of the row in column order
     /// ([`Description::published_state`](super::Description::published_state)), or `None` if the
-    /// session has ended. The private session has row index 0.
+    /// session has ended.
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>);
 }
 

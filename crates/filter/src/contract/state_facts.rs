@@ -8,9 +8,9 @@ use crate::sharing::ShardKey;
 /// Scope of the state that a filter keeps between blocks (CONTRACT 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateScope {
-    /// The filter keeps no state, so replicas need no coordination.
+    /// The filter keeps no state, so its replicas need no coordination.
     Nothing,
-    /// The filter has one private session.
+    /// The filter keeps one private session: state that belongs to no single connection.
     Private,
     /// The filter has one session per connection, flow or datagram.
     Sessions,
@@ -23,17 +23,17 @@ pub enum StateScope {
 /// single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// Rule that follows from the scope of the state ([`StateScope`]): the results are equal unless
-    /// the state covers all blocks.
+    /// Rule that follows from the scope of the state ([`StateScope`]): the combined results equal
+    /// those of a single process, unless the state covers all blocks.
     ByScope,
-    /// The results are equal. The state covers all blocks, but only the report uses it, and the
-    /// reports of the processes are summed.
+    /// The combined results equal those of a single process. The state covers all blocks, but only
+    /// the report uses it, and the reports of the processes are summed.
     Summed,
-    /// The results are equal, but each process writes to its own directory, next to the directory
-    /// that the parameter with this name specifies.
+    /// The combined results equal those of a single process, but each process writes to its own
+    /// directory. This directory is next to the one that the parameter with this name specifies.
     Directory(&'static str),
-    /// The results differ from the result of a single process. The first text is the reason, the
-    /// second one a suggestion for the user.
+    /// The combined results differ from the result of a single process. The first text is the
+    /// reason, the second one a suggestion for the user.
     Differs(&'static str, &'static str),
 }
 
@@ -86,7 +86,8 @@ impl StateFacts {
         twin_start_state: None,
     };
 
-    /// Returns the facts about a filter with one private session, whose fields are published.
+    /// Returns the facts about a filter with one private session of type `S`. The filter publishes
+    /// the fields of this session.
     #[must_use]
     pub const fn private<S: Session>() -> Self {
         Self {
@@ -96,8 +97,8 @@ impl StateFacts {
         }
     }
 
-    /// Returns the facts about a filter with one session per connection, flow or datagram, whose
-    /// fields are published.
+    /// Returns the facts about a filter with one session of type `S` per connection, flow or
+    /// datagram. The filter publishes the fields of these sessions.
     #[must_use]
     pub const fn sessions<S: Session>() -> Self {
         Self {

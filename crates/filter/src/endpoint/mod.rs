@@ -75,7 +75,7 @@ impl EndpointFacts {
 pub struct Attach {
     /// Interface name; empty if the program does not attach to an interface.
     pub interface: String,
-    /// Network namespace, or `None` for the current one.
+    /// Network namespace of the interface, or `None` for the current one.
     pub netns: Option<String>,
     /// Direction of the frames, relative to the host.
     pub side: Side,
@@ -124,6 +124,6 @@ pub enum Side {
 pub struct Outlet {
     /// Name of the interface that sends the frames.
     pub interface: String,
-    /// Network namespace, or `None` for the current one.
+    /// Network namespace of the interface, or `None` for the current one.
     pub netns: Option<String>,
 }

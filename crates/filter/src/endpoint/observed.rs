@@ -10,7 +10,7 @@ pub enum ObservedSource {
     Frames {
         /// Interface name, or `None` for all interfaces of the namespace.
         interface: Option<String>,
-        /// Network namespace, or `None` for the current one.
+        /// Network namespace that the source observes, or `None` for the current one.
         netns: Option<String>,
         /// True if the source observes received frames.
         received: bool,

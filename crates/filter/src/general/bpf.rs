@@ -143,16 +143,18 @@ impl Matcher {
         block.marks.is_frame() && self.verdict(block) == Some(true)
     }
 
-    /// Tests the block's frame. Returns true if the expression accepts the frame and false if it
-    /// rejects the frame. Returns `None` if there is no program for the link type of the frame.
+    /// Applies the expression to the block's frame. Returns true if the expression accepts the
+    /// frame and false if it rejects the frame. Returns `None` if there is no program for the link
+    /// type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
         let program = self.program_for_link_type(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
     }
 
-    /// Tests a frame of this link type. Returns true if the expression accepts the frame and false
-    /// if it rejects the frame. Returns `None` if there is no program for the link type.
+    /// Applies the expression to a frame of this link type. Returns true if the expression accepts
+    /// the frame and false if it rejects the frame. Returns `None` if there is no program for the
+    /// link type.
     fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
         let program = self.program_for_link_type(link.0)?;
         Some(program.run(frame, length, &METADATA) != 0)

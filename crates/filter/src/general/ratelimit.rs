@@ -57,7 +57,7 @@ const TOO_FAST: Reason = RATELIMIT.reason("too fast");
 /// Largest difference between timestamps, in ns, that is treated as reordering rather than a clock
 /// step.
 const CLOCK_STEP_NS_MAX: u64 = 1_000_000_000;
-/// Maximum period in ns: one day, so that sums of times never overflow.
+/// Maximum period of a rate in ns: one day, so that sums of times never overflow.
 const PERIOD_NS_MAX: u64 = 86_400_000_000_000;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -73,10 +73,10 @@ fn exhausted_allowance_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     DueTime { next: now.saturating_add(allowance) }.as_bytes().to_vec()
 }
 
-/// Parameters of the rate algorithm, in nanoseconds.
+/// Parameters of the rate algorithm of `ratelimit`, in ns.
 #[derive(Clone, Copy)]
 struct RateParameters {
-    /// Interval between blocks at an even rate, in ns.
+    /// Interval in ns between blocks that arrive evenly at the permitted rate.
     interval: u64,
     /// Maximum time in ns by which a block may precede its due time.
     allowance: u64,
@@ -153,8 +153,9 @@ impl Classify for RateLimit {
     }
 }
 
-/// Maximum number of times that the twin tries to replace the due time by a compare-and-exchange.
-/// If all attempts fail, the twin leaves the block to the user implementation.
+/// Maximum number of times that the twin tries to replace the due time of the next block by a
+/// compare-and-exchange. If all attempts fail, the twin leaves the block to the user
+/// implementation.
 const ATTEMPTS_MAX: usize = 4;
 
 fn emit_twin<'s>(

@@ -58,8 +58,8 @@ const SHARES_MAX: u32 = 4096;
 const ANOTHER_SHARE_TEXT: &str = "another share";
 const ANOTHER_SHARE: Reason = SHARD.reason(ANOTHER_SHARE_TEXT);
 
-/// The share that passes (its number, from 1), the total number of shares, and the key by which
-/// blocks are assigned to shares.
+/// Selects the share of the flows that `shard` passes: the number of the share, from 1; the total
+/// number of shares; and the key by which blocks are assigned to shares.
 #[derive(Clone, Copy)]
 struct ShareSelection {
     number: u32,

@@ -47,7 +47,7 @@ Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes
 const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
-/// Maximum number of bytes to remove, which exceeds the length of every header.
+/// Maximum number of leading bytes that `strip` removes. It exceeds the length of every header.
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]

@@ -54,7 +54,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::statistics(Hist { of: Quantity::new(arguments), histogram: Sessions::default() }))
 }
 
-/// Number of buckets: one for the value 0, and one for each power of two in 64 bits.
+/// Number of buckets of a histogram: one for the value 0, and one for each power of two in 64 bits.
 const HISTOGRAM_BUCKET_COUNT: usize = 65;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]

@@ -28,7 +28,8 @@ impl EditBackend for CopiedBlock {
     }
 }
 
-/// Runs an editing filter over the live blocks of a batch. Returns the lengths of the lost blocks.
+/// Runs an editing filter over the live blocks of a batch. Returns the lengths of the blocks that
+/// were lost because memory ran out.
 pub(super) fn run_edit<'a>(
     filter: &mut dyn Edit,
     batch: &mut Batch<'a>,

@@ -7,7 +7,7 @@ use abi::{BlockFlags, BlockMetadata, Entry, Marks, RichPointer};
 /// A fragment of a text. A text is a message, or one direction of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fragment {
-    /// Session number of the fragment's blocks.
+    /// Session number of the block that contains the fragment.
     pub session: u32,
     /// Flags: direction, first fragment, last fragment.
     pub flags: BlockFlags,

@@ -161,7 +161,7 @@ pub struct ReferenceChain<'p> {
 }
 
 impl<'p> ReferenceChain<'p> {
-    /// Creates the reference for `program`.
+    /// Creates the reference with which the tests of twins compare `program`.
     ///
     /// # Panics
     /// Panics if the arguments are wrong.

@@ -43,26 +43,27 @@ const MOVED_NUMBERS_MAX: usize = 1 << 20;
 
 /// The record of a flow: plain data of the filter, which contains a [`FlowIdentity`].
 pub(crate) trait FlowRecord: Session {
-    /// Returns the part of the record that all types of records have in common.
+    /// Returns the fields that records of all types have in common.
     fn identity(&self) -> &FlowIdentity;
-    /// Returns the part of the record that all types of records have in common, for modification.
+    /// Returns the fields that records of all types have in common, for modification.
     fn identity_mut(&mut self) -> &mut FlowIdentity;
 }
 
-/// The common part of all records, including the private record of the table.
+/// The fields that every record of a flow table has, including the private record of the table,
+/// which belongs to no flow.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct FlowIdentity {
-    /// The hash seed of the table in the private record. In all other records, free for use by the
-    /// filter.
+    /// Free for use by the filter. The private record of the table instead contains the hash seed
+    /// of the table.
     pub(crate) word: u64,
-    /// Session number of the flow. In the private record, the session number that was assigned
-    /// last.
+    /// Session number of the flow. The private record of the table instead contains the session
+    /// number that was assigned last.
     pub(crate) session: u32,
     /// Nonzero if the forward direction is from the greater address and port to the lesser.
     pub(crate) is_forward_down: u8,
-    /// [`NUMBERS_REUSED`] or 0 in the private record. In all other records, free for use by the
-    /// filter.
+    /// Flags, free for use by the filter. The private record of the table instead contains
+    /// [`NUMBERS_REUSED`] or 0.
     pub(crate) flags: u8,
     /// Free for use by the filter; `tcp` stores the server's port.
     pub(crate) port: u16,
@@ -105,11 +106,12 @@ pub(crate) struct FlowSession {
     pub(crate) has_evicted: bool,
 }
 
-/// Flag in the private record. Set once all numbers of the range have been assigned, or after a
-/// move from a filter with another range.
+/// Flag in the private record of a flow table that reuses session numbers. Set once all numbers of
+/// the filter's range have been assigned, or after a move from a filter with another range.
 const NUMBERS_REUSED: u8 = 1;
 
-/// Moves and publishes the records of the table. After a move, the list of used numbers is rebuilt.
+/// Moves and publishes the records of the flow table. After a move, the table rebuilds the list of
+/// the session numbers in use.
 impl<R: FlowRecord> FilterState for FlowTable<R> {
     fn session_keys(&self) -> Vec<u64> {
         self.table.keys()
@@ -255,8 +257,8 @@ impl<R: FlowRecord> FlowTable<R> {
         next
     }
 
-    /// Returns the first number from `next` on that is not in `taken`. Returns `None` if all of
-    /// these numbers are taken.
+    /// Returns the first session number from `next` on that is not in `taken`. Returns `None` if
+    /// all of these numbers are taken.
     fn first_free_number(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
         while taken.last().is_some_and(|lowest| *lowest <= next) {
             if taken.pop() == Some(next) {
@@ -267,8 +269,8 @@ impl<R: FlowRecord> FlowTable<R> {
         Some(next)
     }
 
-    /// Returns the session numbers, from `from` on, of flows in the table and of moved flows, in
-    /// descending order.
+    /// Returns the session numbers in use from `from` on, in descending order: those of flows in
+    /// the table, and those of flows that were moved to another table.
     fn used_session_numbers_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
@@ -283,7 +285,7 @@ impl<R: FlowRecord> FlowTable<R> {
         self.table.remove(key)
     }
 
-    /// Evicts an idle flow and returns its record if the table is full. Returns `None` otherwise.
+    /// If the table is full, evicts an idle flow and returns its record. Otherwise returns `None`.
     pub(crate) fn make_room(&mut self) -> Option<R> {
         // `len` includes the private record.
         match self.table.len() > self.flows_max {
@@ -292,7 +294,7 @@ impl<R: FlowRecord> FlowTable<R> {
         }
     }
 
-    /// Returns the keys of all records, the private one included.
+    /// Returns the keys of all records, including the private record of the table.
     pub(crate) fn keys(&self) -> Vec<u64> {
         self.table.keys()
     }

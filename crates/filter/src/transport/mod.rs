@@ -10,8 +10,8 @@ pub mod vxlan;
 
 use crate::contract::{UsableInput, ValueRange};
 
-/// Returns a [`UsableInput`] for each filter that classifies by protocol: the packets of this
-/// transport protocol.
+/// Returns the inputs of a filter that can use only the packets of this transport protocol: one
+/// [`UsableInput`] for each upstream filter that classifies by protocol.
 pub(crate) const fn protocol_packet_inputs(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [

@@ -114,14 +114,14 @@ impl FilterChain {
     }
 }
 
-/// A check in a suricata test: the number of events with these fields.
+/// A check in a suricata test: the number of events with these fields that suricata must report.
 #[derive(Clone, Debug)]
 pub(crate) struct SuricataCheck {
     /// Name of the suricata test to which the check belongs.
     pub(crate) test: String,
     /// Path of the test's capture.
     pub(crate) capture: PathBuf,
-    /// Expected number of events.
+    /// Number of matching events that the test expects.
     pub(crate) count: usize,
     /// Names and values of the fields that an event must have.
     pub(crate) fields: Vec<(String, String)>,
@@ -147,8 +147,8 @@ fn find_tests(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the checks in one file. Only the simple form is parsed: `count`, and names with values
-/// under `match`.
+/// Returns the checks in one file of a suricata test. Only the simple form is parsed: `count`, and
+/// names with values under `match`.
 fn parse_check_file(path: &Path, event: &str) -> Vec<SuricataCheck> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let folder = path.parent().unwrap_or(path);

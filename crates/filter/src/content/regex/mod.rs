@@ -77,7 +77,8 @@ Reasons for no class: `no match`.",
 
 const NO_MATCH: Reason = REGEX.reason("no match");
 const EVICTED_SESSIONS: Counter = REGEX.counter("evicted sessions");
-/// Maximum number of patterns. It exceeds the number that fits into the longest request.
+/// Maximum number of patterns of one filter. It exceeds the number that fits into the longest
+/// request.
 const PATTERNS_MAX: u32 = 65_535;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -122,9 +123,8 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Number, from 1, of a pattern: the first one in the list that matched in the latest block of
-    /// the text. With `keep`, the first one that matched in any block of the text so far. 0 if no
-    /// pattern matched.
+    /// Number, from 1, of the first pattern in the list that matched in the latest block of the
+    /// text, or 0 if none did. With `keep=yes`, matches in all blocks of the text so far count.
     lowest_pattern: u32,
 }
 
@@ -186,9 +186,9 @@ impl Classify for Regex {
 
 impl Regex {
     /// Searches `bytes`, the view of a block of a session. `piece` is the position of the block in
-    /// its text. Returns the number, from 1, of the first pattern in the list with a match that
-    /// ends in the block. With `keep`, matches that ended in earlier blocks of the text count too.
-    /// Returns `None` if no pattern matched.
+    /// its text, which is a message or one direction of the session. Returns the number, from 1, of
+    /// the first pattern in the list with a match that ends in the block. With `keep=yes`, matches
+    /// that ended in earlier blocks of the text count too. Returns `None` if no pattern matched.
     fn search_session(
         &mut self,
         session: u64,

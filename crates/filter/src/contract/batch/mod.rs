@@ -96,8 +96,8 @@ impl<'a> Batch<'a> {
         Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// Returns the live blocks of a batch whose pass was interrupted, as columns. The blocks occupy
-    /// the first lanes of the columns.
+    /// Returns, as columns, the live blocks of a batch whose pass was interrupted. The blocks
+    /// occupy the first lanes of the columns.
     #[must_use]
     pub fn into_compact_memory(mut self) -> BatchMemory {
         let all = self.columns.live == first_lanes_mask(self.columns.len);
@@ -203,8 +203,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Replaces the block in this lane, like [`Batch::set_block`]. The caller must first call
-    /// [`Batch::begin_rewrite`], and between the two calls no function that caches facts about the
-    /// batch.
+    /// [`Batch::begin_rewrite`]. Between the two calls, it must not call a function that caches
+    /// facts about the batch.
     #[inline]
     fn rewrite_lane(&mut self, l: Lane, block: Block<'a>) {
         self.columns.pointers[l] = block.pointer;
@@ -288,9 +288,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores the sequence number of each lane in `mask` in the lane's marks, together with `step`.
-    /// `step` is the step in the shutdown of the replica that emits the blocks, or 0 before the
-    /// shutdown ([`abi::Marks::with_end_step`]).
+    /// Stores the sequence number of each lane in `mask` in the lane's marks, together with `step`:
+    /// the shutdown step of the replica that emits the blocks, or 0 before the shutdown
+    /// ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -433,8 +433,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Stores a block and its sequence number in a lane that is in use. The caller must first call
-    /// [`Batch::begin_rewrite`], and between the two calls no function that caches facts about the
-    /// batch.
+    /// [`Batch::begin_rewrite`]. Between the two calls, it must not call a function that caches
+    /// facts about the batch.
     #[inline]
     pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.columns.order[l] = order;

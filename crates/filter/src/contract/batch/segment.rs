@@ -1,10 +1,11 @@
-//! Frames of a batch whose blocks are all in one segment. The slices are computed on demand from
-//! the positions.
+//! Frames of a batch whose blocks are all in one dbuf segment. The slice of each frame is computed
+//! on demand from the position of its block.
 
 use super::columns::Columns;
 use abi::{DbufId, Marks, RichPointer};
 
-/// The filled bytes of a segment, and the dbuf position `start` of the first byte.
+/// The filled bytes of the dbuf segment that contains all frames of a batch. `start` is the dbuf
+/// position of the first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentFrames<'a> {
     start: u64,
@@ -12,9 +13,9 @@ pub(super) struct SegmentFrames<'a> {
 }
 
 impl<'a> SegmentFrames<'a> {
-    /// Returns the frames of a segment, or `None` if the frame of a lane is not within the segment,
-    /// or does not contain the view of the lane. Not inlined, because the loop would cause register
-    /// spills in the caller.
+    /// Creates the frames of a batch from the filled bytes of one dbuf segment. Returns `None` if
+    /// the frame of a lane is not within the segment, or does not contain the view of the lane. Not
+    /// inlined, because the loop would cause register spills in the caller.
     #[inline(never)]
     pub(super) fn from_columns(
         columns: &Columns,

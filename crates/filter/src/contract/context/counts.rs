@@ -27,7 +27,7 @@ pub struct Counts {
     pub dropped: Vec<Amount>,
     /// Number of blocks without a class, per reason in the order of the description.
     pub unanswered: Vec<u64>,
-    /// Other counters, in the order of the description.
+    /// The filter's own counters, in the order of the description.
     pub counters: Vec<u64>,
     /// Held blocks that were evicted because a limit was exceeded, because they were too old, or
     /// because their ring was about to be overwritten.
@@ -114,8 +114,9 @@ impl Counts {
     }
 
     /// Counts a dropped block under `reason`. If the description lacks this reason, which is
-    /// possible only with forged state, counts the block under the last reason, so that the ledger
-    /// balances. If the description has no reasons at all, counts the block as consumed.
+    /// possible only if saved session state is forged, counts the block under the last reason, so
+    /// that the ledger balances. If the description has no reasons at all, counts the block as
+    /// consumed.
     pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));

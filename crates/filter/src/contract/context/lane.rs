@@ -1,4 +1,4 @@
-//! Contexts for filters that keep each block in its lane.
+//! Contexts that a space passes to filters that keep each block in its lane.
 
 use super::{Counter, Counts, Gateway, OldBytes, Reason, Time};
 use crate::contract::batch::{Batch, Block, Lane, LaneMask, lanes};

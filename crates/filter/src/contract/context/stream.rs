@@ -74,8 +74,8 @@ pub struct StreamContext<'c, 'a> {
 /// The blocks emitted for the incoming block that is being processed: usually only that block.
 #[derive(Default)]
 struct BlockOutput<'a> {
-    /// True while an incoming block is being processed. Blocks emitted at any other time bypass
-    /// this buffer.
+    /// True while an incoming block is being processed. At any other time, emitted blocks go
+    /// directly to the output of the filter, not to this buffer.
     is_active: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
@@ -149,11 +149,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live_lanes(first_lanes_mask(used));
     }
 
-    /// Stores the output blocks for the current incoming block, except the first one, in free
-    /// lanes. Free are the lanes before the unprocessed blocks, which occupy the lanes in `ahead`.
-    /// If too few lanes are free, moves the unprocessed blocks to higher lanes, if possible. Output
-    /// blocks for which no lane is free follow in new batches. Returns the number of lanes used,
-    /// and the new value of `ahead`.
+    /// Stores the output blocks for the current incoming block, except the first one, in the free
+    /// lanes before the unprocessed blocks. `ahead` is the mask of the lanes of the unprocessed
+    /// blocks. If too few lanes are free, moves the unprocessed blocks to higher lanes, if
+    /// possible. Output blocks for which no lane is free follow in new batches. Returns the number
+    /// of lanes used, and the new value of `ahead`.
     #[cold]
     fn store_remaining_output(
         &mut self,
@@ -349,8 +349,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Removes the front block of `list`, if any, and counts it as consumed. The caller must
-    /// already have merged this block into another block. `whole` are the marks of the other block.
-    /// In a Boolean section, the result for the other block then applies to the removed block too.
+    /// already have merged this block into another block, whose marks are `whole`. In a Boolean
+    /// section, the result for the other block then applies to the removed block too.
     pub fn consume_merged_block(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front_block(list);

@@ -18,7 +18,7 @@ use wire::ipv6::{self, Ipv6, UpperLayer};
 use wire::link::Network;
 use wire::{Layers, LinkType};
 
-/// Maximum number of fragmented datagrams that a matcher remembers.
+/// Maximum number of fragmented datagrams in each of the two tables of a [`FlowMatcher`].
 const FRAGMENTED_DATAGRAMS_MAX: usize = 1 << 20;
 
 /// Maximum time in ns between two fragments of one datagram, equal to the time after which `ip`
@@ -32,7 +32,7 @@ type DatagramKey = (IpAddr, IpAddr, u8, u32);
 #[derive(Debug)]
 pub struct FlowMatcher {
     matcher: Matcher,
-    /// Arrival times of accepted first fragments, by datagram.
+    /// Arrival times of the first fragments that the expression has accepted, by datagram.
     datagrams: HashMap<DatagramKey, Vec<Time>>,
     /// Arrival times, by datagram, of later fragments that were rejected because no first fragment
     /// of their datagram had been accepted.

@@ -15,7 +15,7 @@ use ebpf::classic::{self, ClassicMetadata, ClassicProgram, Instruction, Options}
 use ebpf::emit::{Exit, Scope, UnfitReason};
 use wire::LinkType;
 
-/// Name of the parameter for the expression.
+/// Name of the source parameter that contains the expression.
 const EXPRESSION_PARAMETER: &str = "expression";
 /// Expression that matches IP fragments, with at most one VLAN tag.
 const FRAGMENT_EXPRESSION: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \

@@ -19,7 +19,7 @@ impl Default for Coverage {
 impl Coverage {
     const WORD_COUNT: usize = 65_536 / 8 / 64;
 
-    /// Marks these units of 8 bytes as received.
+    /// Marks these units of 8 bytes of the datagram as received.
     pub(super) fn add(&mut self, units: Range<u32>) {
         for (word, mask) in self.0.iter_mut().zip(word_masks(units)) {
             *word |= mask;
@@ -42,7 +42,8 @@ impl Coverage {
     }
 }
 
-/// Yields a mask for each word of the bitmap. The mask contains the bits of the units in the range.
+/// Yields a mask for each word of the bitmap. The mask has a bit set for each unit of 8 bytes in
+/// the range `units`.
 fn word_masks(units: Range<u32>) -> impl Iterator<Item = u64> {
     (0..).step_by(64).map(move |first: u32| {
         let below = |end: u32| match end.saturating_sub(first) {

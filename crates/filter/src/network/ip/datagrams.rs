@@ -58,7 +58,8 @@ pub(super) struct Datagram {
     length: u32,
     /// Number of fragments received, duplicates included.
     arrived_fragments: u32,
-    /// Nonzero if the datagram cannot be completed: the [`Reason::mark`] of the cause.
+    /// Nonzero if the datagram cannot be completed: the number that stands for the reason
+    /// ([`Reason::mark`]).
     failure_reason: u8,
     /// Nonzero if any fragments of the datagram overlapped.
     has_overlaps: u8,
@@ -396,7 +397,7 @@ impl FragmentKey {
     }
 
     /// Returns true if two fragments cover the same bytes of the datagram. The first fragment is
-    /// `block`, and has this key. The second is `other`, and has the key `at`.
+    /// `block` with the key `self`, the second one is `other` with the key `at`.
     const fn covers_same_bytes(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }

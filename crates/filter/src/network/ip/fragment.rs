@@ -40,9 +40,8 @@ pub(super) struct IpHeaders {
     /// Offset in the frame at which the headers end. In IPv4, the data begins at this offset; in
     /// IPv6, the fragment header does.
     end: u32,
-    /// For IPv6, the position and the new value of a next-header field: the offset in the frame of
-    /// the field before the fragment header, and the value of this field in the reassembled packet.
-    /// `None` for IPv4.
+    /// For IPv6, the next-header field before the fragment header: its offset in the frame, and its
+    /// value in the reassembled packet. `None` for IPv4.
     next_header: Option<(u32, u8)>,
 }
 

@@ -197,8 +197,8 @@ impl HoldingLanes for Reassembler {
 
 impl Reassembler {
     /// Processes the fragment in a lane. If the fragment completes its datagram, the datagram
-    /// replaces the fragment in the lane. Otherwise, the lane is no longer live. A fragment that
-    /// was partly overwritten stays in the lane without a class.
+    /// replaces the fragment in the lane. Otherwise, the lane is no longer live. A fragment whose
+    /// bytes have partly been overwritten stays in the lane without a class.
     #[cold]
     fn process_fragment<'a>(
         &mut self,

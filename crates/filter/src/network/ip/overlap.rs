@@ -9,20 +9,21 @@
 /// The rule that decides which of two overlapping fragments supplies the bytes of the overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FragmentPolicy {
-    /// The fragment that arrived first wins.
+    /// The fragment that arrived first supplies the bytes of an overlap.
     First,
-    /// The fragment that arrived last wins.
+    /// The fragment that arrived last supplies the bytes of an overlap.
     Last,
-    /// The fragment with the lower start offset wins; at equal offsets, the one that arrived first.
+    /// The fragment with the lower start offset supplies the bytes of an overlap; at equal offsets,
+    /// the one that arrived first.
     Bsd,
-    /// The fragment with the lower start offset wins; at equal offsets, the one that arrived last.
-    /// Used by Linux up to 4.18.
+    /// The fragment with the lower start offset supplies the bytes of an overlap; at equal offsets,
+    /// the one that arrived last. Used by Linux up to 4.18.
     Linux,
-    /// The fragment that arrived first wins, unless the new fragment begins before it and ends
-    /// after it.
+    /// The fragment that arrived first supplies the bytes of an overlap, unless the new fragment
+    /// begins before it and ends after it.
     Windows,
-    /// The fragment that arrived first wins, unless the new fragment begins before it and does not
-    /// end before it.
+    /// The fragment that arrived first supplies the bytes of an overlap, unless the new fragment
+    /// begins before it and does not end before it.
     Solaris,
     /// If fragments overlap, their datagram is dropped. Used by Linux since 4.19 and, for IPv6, by
     /// all systems (RFC 5722).
@@ -41,11 +42,11 @@ pub(super) struct FragmentRange {
 }
 
 impl FragmentPolicy {
-    /// Keywords of the policies in a request, in the order of the variants.
+    /// Keywords of the overlap policies, as written in a request, in the order of the variants.
     pub(super) const KEYWORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
-    /// Returns the policy with this keyword, or `None` if there is no such policy.
+    /// Returns the overlap policy with this keyword, or `None` if there is no such policy.
     pub(super) fn from_keyword(word: &str) -> Option<Self> {
         use FragmentPolicy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
         let all = [First, Last, Bsd, Linux, Windows, Solaris, Drop];

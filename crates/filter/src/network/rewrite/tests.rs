@@ -1,5 +1,5 @@
-//! Tests that incrementally updated checksums equal recomputed ones, and that unsupported packets
-//! stay unchanged.
+//! Tests of `rewrite`: incrementally updated checksums equal recomputed ones, and unsupported
+//! packets stay unchanged.
 
 use super::*;
 use crate::testing::{Arena, Fragment, Frame, Node, Space, run_fragments};

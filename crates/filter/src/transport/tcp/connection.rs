@@ -14,9 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct TcpConnection {
-    /// Common part of the record. `word` is the time of the last segment or of a pending RST,
-    /// `port` is the server's port, `is_forward_down` is the client's direction, and `flags`
-    /// combines [`CLOSED`] and the constants after it.
+    /// Fields that every flow record has. Here, `word` is the time of the last segment or of a
+    /// pending RST, `port` is the server's port, `is_forward_down` is the client's direction, and
+    /// `flags` combines [`CLOSED`] and the constants after it.
     pub(super) identity: FlowIdentity,
     /// The streams of the client and the server.
     pub(super) sides: [StreamSide; 2],
@@ -65,7 +65,7 @@ pub(super) struct StreamSide {
     /// The most recently abandoned range of sequence numbers: a range that was replaced by holes,
     /// or that precedes the first observed byte. Empty if no bytes were abandoned.
     pub(super) abandoned: Span,
-    /// Segments that begin after `next`, without overlaps.
+    /// Segments that arrived early: they begin after `next`, and do not overlap each other.
     pub(super) held: HeldList,
     /// Number of bytes in the held segments.
     pub(super) held_bytes: u32,
@@ -75,9 +75,9 @@ pub(super) struct StreamSide {
     pub(super) window_scale: u8,
     /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
     pub(super) is_syn_signed: u8,
-    /// Nonzero if a FIN has arrived while earlier data was missing, although later bytes had been
-    /// received or acknowledged. The FIN takes effect if the stream reaches the sequence number of
-    /// the FIN ([`StreamSide::reach`]).
+    /// Nonzero while a FIN is pending: it arrived while earlier data was missing, although later
+    /// bytes had been received or acknowledged. The FIN takes effect if the stream reaches the
+    /// sequence number of the FIN ([`StreamSide::reach`]).
     pub(super) is_fin_pending: u8,
 }
 
@@ -199,7 +199,8 @@ impl StreamSide {
         self.has_flags(FIN) && self.next == self.fin
     }
 
-    /// Returns true if bytes are missing before held bytes, or before a known end.
+    /// Returns true if bytes are missing before held bytes, or before the end of the stream, if the
+    /// end is known.
     pub(super) const fn has_gap(&self) -> bool {
         !self.held.is_empty() || (self.has_flags(FIN) && self.next != self.fin)
     }
@@ -302,7 +303,7 @@ pub(super) const fn is_sequence_after(a: u32, b: u32) -> bool {
     distance(b, a) > 0
 }
 
-/// Returns the signed distance from `a` to `b`, modulo 2³².
+/// Returns the signed distance from sequence number `a` to `b`, modulo 2³².
 #[inline]
 pub(super) const fn distance(a: u32, b: u32) -> i32 {
     b.wrapping_sub(a).cast_signed()

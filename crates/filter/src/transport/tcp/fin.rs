@@ -10,8 +10,8 @@ use super::reassembly::SideOutput;
 impl StreamSide {
     /// Records the FIN of a segment whose data covers `span`, if the peer may accept the FIN. A FIN
     /// in sequence ends the stream at once: the peer then drops later bytes, even those that it
-    /// holds (RFC 9293 §3.10.7.4). An early FIN ends the stream too, unless later bytes have been
-    /// received or acknowledged. In this case, the FIN is pending.
+    /// holds (RFC 9293 §3.10.7.4). An early FIN is pending if later bytes have been received or
+    /// acknowledged. Otherwise, it ends the stream too.
     pub(super) fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
         let fin = span.to;
         let is_ahead = |fin: u32| {
@@ -57,7 +57,8 @@ impl StreamSide {
         }
     }
 
-    /// Returns true if a segment begins at or after the end of the stream, and ends after it.
+    /// Returns true if a segment begins at or after the end of the stream, and contains bytes after
+    /// this end.
     pub(super) const fn is_after_end(&self, span: Span) -> bool {
         self.has_flags(FIN)
             && !is_sequence_after(self.fin, span.from)

@@ -61,16 +61,16 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if any data or end of the connection has been emitted.
+    /// Returns true if any side of the connection has emitted a block.
     pub(super) fn has_emitted(&self) -> bool {
         self.sides.iter().any(|side| side.has_flags(DATA_EMITTED))
     }
 
-    /// Processes a plain ACK on a fast path, and returns the index of the side that sent it. The
-    /// ACK carries no data, or data that is next in order and completely captured (`here` bytes),
-    /// and nothing is held or pending. Returns `None`, without effect, for other segments, which
-    /// [`TcpConnection::process_segment`] must process. That function has the same effect on the
-    /// segments that are accepted here.
+    /// Processes a segment on a fast path, and returns the index of the side that sent it. The
+    /// segment must be a plain ACK without data, or with data that is next in order and completely
+    /// captured (`here` bytes), while nothing is held or pending. Returns `None`, without effect,
+    /// for other segments, which [`TcpConnection::process_segment`] must process. That function has
+    /// the same effect on the segments that are accepted here.
     #[inline]
     pub(super) fn process_common_segment(
         &mut self,
@@ -144,8 +144,8 @@ impl TcpConnection {
         self.emit_due_ends(info.time, rules, cx);
     }
 
-    /// Records the acknowledgement number and the window of a segment in the side of the host that
-    /// received it. Abandons the gaps of this side before that number.
+    /// Records the acknowledgement number and the window of a segment in the side whose data the
+    /// segment acknowledges. Abandons the gaps of this side before the acknowledgement number.
     #[inline]
     pub(super) fn process_acknowledgement(
         &mut self,
@@ -160,11 +160,11 @@ impl TcpConnection {
         side.abandon_acknowledged_gaps(&mut output);
     }
 
-    /// Processes a SYN, and returns true if its side begins with the sequence number of the SYN. A
-    /// SYN starts its side if that has not started yet. If the SYN acknowledges a SYN that was not
-    /// observed, it starts the other side too. A later SYN of a server that lost the client's first
-    /// SYN restarts its stream. A later SYN of the client is recorded as the possible start of
-    /// another connection. Any other SYN has no effect.
+    /// Processes a SYN. Returns true if the stream of its sender begins with the sequence number of
+    /// the SYN. A SYN starts this stream unless the stream has started already. If the SYN
+    /// acknowledges a SYN that was not observed, it starts the other stream too. A later SYN of a
+    /// server that lost the client's first SYN restarts the server's stream. A later SYN of the
+    /// client is recorded as the possible start of another connection. Any other SYN has no effect.
     #[cold]
     fn process_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
@@ -242,7 +242,7 @@ impl TcpConnection {
     }
 
     /// Abandons the gaps whose timeout has passed at `now`. If a pending RST has taken effect,
-    /// closes the connection instead. Holes have the time of the last segment.
+    /// closes the connection instead. The emitted holes have the time of the last segment.
     pub(super) fn abandon_expired_gaps(
         &mut self,
         (now, lag): (Time, StampLag),

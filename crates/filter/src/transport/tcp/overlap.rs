@@ -25,8 +25,8 @@ pub(super) enum SegmentPolicy {
     First,
     Last,
     Linux,
-    /// The rule of BSD and Windows: the segment that begins earlier wins; at equal starts, the old
-    /// one.
+    /// The rule of BSD and Windows: the segment that begins earlier supplies the bytes of an
+    /// overlap. If both begin at the same position, the old one does.
     Bsd,
     Solaris,
 }

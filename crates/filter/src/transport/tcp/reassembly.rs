@@ -36,9 +36,9 @@ pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
 pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: ReassemblyRules,
-    /// Class of all output blocks of the side.
+    /// Class of all blocks that this side of the connection emits.
     pub(super) class: Class,
-    /// Metadata of all output blocks of the side: time, session and direction.
+    /// Metadata of all blocks that this side of the connection emits: time, session and direction.
     pub(super) context: BlockMetadata,
 }
 
@@ -124,8 +124,9 @@ impl StreamSide {
         !is_sequence_after(span.from, self.next)
     }
 
-    /// Advances the stream to `to` ([`StreamSide::skip`]). With forged state, this may have no
-    /// effect; the first held block is then dropped.
+    /// Advances the stream to sequence number `to` ([`StreamSide::skip`]). With forged session
+    /// state, the call of `skip` may have no effect. Then removes a gap, the first held block or
+    /// the FIN instead, so that callers can repeat the call.
     fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(output, to);
@@ -168,8 +169,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits a segment that begins at or before `next`. Also emits a hole for the bytes of the
-    /// segment that were not captured, and the held segments that are then in order.
+    /// Emits a segment that begins at or before the next byte in order. Also emits a hole for the
+    /// bytes of the segment that were not captured, and the held segments that are then in order.
     fn emit_next_segment<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
@@ -194,7 +195,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits a segment that begins at `next`, interleaved with held segments.
+    /// Emits a segment whose first byte is next in order. Emits the bytes of held segments at their
+    /// positions within the segment, and then the held segments that are in order.
     fn emit_between_held_segments<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
@@ -267,9 +269,9 @@ impl StreamSide {
         self.extend_abandoned_range(from);
     }
 
-    /// Emits holes for the bytes from `next` to `to` or, if the stream ends earlier, to its end. A
-    /// hole has at most [`BLOCK_MAX`] bytes. A pending FIN in this range ends the stream, unless
-    /// the peer has acknowledged later bytes.
+    /// Emits holes for the missing bytes before sequence number `to`, but not beyond the end of the
+    /// stream. A hole has at most [`BLOCK_MAX`] bytes. A pending FIN among these sequence numbers
+    /// ends the stream, unless the peer has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let fin = self.fin;
         let is_between = !is_sequence_after(self.next, fin) && !is_sequence_after(fin, to);
@@ -296,8 +298,8 @@ impl StreamSide {
     }
 
     /// Abandons the gap before the first held block or, if no block is held, before the FIN. If the
-    /// peer would not accept this block or the FIN, discards it instead. Also discards a held block
-    /// that begins at or after the end of the stream.
+    /// peer would not accept the held block or the FIN, discards it instead. Also discards a held
+    /// block that begins at or after the end of the stream.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
@@ -339,9 +341,9 @@ impl StreamSide {
     }
 
     /// Finishes the side. Emits held data, and holes for missing bytes up to the last acknowledged
-    /// byte. If only one acknowledged byte is missing at the end, emits no hole for it, because it
-    /// may be a FIN. Emits no such hole on a side that was not observed either. If the end of the
-    /// stream is unknown, marks the stream as broken.
+    /// byte. If the end of the stream is unknown, marks the stream as broken. In this case, emits
+    /// no hole at the end if the side was not observed, or if only one acknowledged byte is
+    /// missing, because this byte may be a FIN.
     pub(super) fn finish_side(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         while self.has_gap() {
             self.abandon_gap(output);

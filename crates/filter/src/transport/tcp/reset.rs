@@ -77,7 +77,7 @@ impl TcpConnection {
         !side.has_flags(SYN_OBSERVED) || info.is_signed == (side.is_syn_signed != 0)
     }
 
-    /// Withdraws a pending RST if this segment proves that the connection continues.
+    /// Withdraws a pending RST if the segment `info` proves that the connection continues.
     #[inline]
     pub(super) fn withdraw_disproved_reset(
         &mut self,

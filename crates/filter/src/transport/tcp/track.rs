@@ -187,7 +187,7 @@ impl Tcp {
         }
     }
 
-    /// Requests a tick at the earliest timeout.
+    /// Requests a tick of the filter at the earliest time at which one of its timers may expire.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
         let idle = self.idle_timeouts.next_due_time().filter(|_| self.lag.is_none());
         for time in [idle, self.gap_timeouts.next_due_time()].into_iter().flatten() {
@@ -217,9 +217,9 @@ impl Tcp {
         self.flows.prefetch(found.iter().take(count).map(|found| found.key));
     }
 
-    /// Processes the block of a lane. `found` is the lookup of the block. If the fast path accepts
-    /// the segment and the segment has data, returns the data. All other output is emitted through
-    /// the context.
+    /// Processes the block of a lane. `found` is the result of looking up the block's segment. If
+    /// the fast path accepts the segment and the segment has data, returns the data. All other
+    /// output is emitted through the context.
     #[inline]
     fn process_lane<'a>(
         &mut self,

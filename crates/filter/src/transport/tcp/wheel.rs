@@ -55,8 +55,8 @@ impl TimerWheel {
         }
     }
 
-    /// Returns true if `due` has passed at `now`, to the accuracy of a bucket. If the result is
-    /// false for a key that [`TimerWheel::take_due_timers`] returned, the key has expired early.
+    /// Returns true if `now` is in a later bucket than `due`. If the result is false for a key that
+    /// [`TimerWheel::take_due_timers`] returned, the key has expired early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.bucket_span > due / self.bucket_span
     }

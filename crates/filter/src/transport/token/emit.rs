@@ -19,9 +19,9 @@ use wire::{ipv4, ipv6, ports, udp};
 /// directly read at most the first 256 bytes of a frame.
 const TWIN_COVERED_BYTES_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERED_BYTES_MAX <= COVERED_BYTES_MAX);
-/// Size of a word in bytes.
+/// Size in bytes of a word, the unit of data that the hash function processes.
 const WORD_BYTES: usize = 8;
-/// Offset of the addresses in the tag's input, in bytes.
+/// Offset of the addresses within the bytes from which the tag is computed.
 const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
 /// Emits the twin of `token`, which validates tokens.
@@ -82,7 +82,8 @@ struct TagInput<'s> {
     length: Num<'s>,
 }
 
-/// Emits the code that computes the expected tag.
+/// Emits the code that computes the tag of a valid token. `of` locates the bytes from which the tag
+/// is computed.
 fn emit_tag<'s>(
     s: &mut Scope<'s, '_>,
     key: &Key,
@@ -157,7 +158,8 @@ fn emit_last_word<'s>(
     Ok(s.or_wide(last, bytes))
 }
 
-/// Emits code that hashes the addresses. Returns the offset past the addresses in the tag's input.
+/// Emits code that hashes the addresses. Returns the offset past the addresses within the bytes
+/// from which the tag is computed.
 fn emit_address_hash<'s>(
     s: &mut Scope<'s, '_>,
     sip: SiphashState<'s>,

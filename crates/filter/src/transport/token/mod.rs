@@ -151,8 +151,9 @@ impl Default for UsedNumbers {
 impl Session for UsedNumbers {}
 
 impl UsedNumbers {
-    /// Records `number` as accepted, and returns true, if it is greater than every accepted number
-    /// of the same residue; otherwise returns false. The number 0 is therefore never accepted.
+    /// Accepts and records a token number if it is greater than every accepted number with the same
+    /// remainder modulo [`RESIDUE_COUNT`]. Returns true if the number was accepted. The number 0 is
+    /// therefore never accepted.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % RESIDUE_COUNT);
         let new = place.filter(|largest| **largest < number);
@@ -163,8 +164,8 @@ impl UsedNumbers {
 struct TokenFilter {
     key: Key,
     covers: u16,
-    /// True if this filter is the fallback of a kernel program, which stores the used numbers. No
-    /// datagram passes until these numbers have been moved to this filter.
+    /// True if this filter is the fallback of a kernel program, which stores the used token
+    /// numbers. No datagram passes until these numbers have been moved to this filter.
     is_fallback: bool,
     used_numbers: Sessions<UsedNumbers>,
 }

@@ -4,8 +4,9 @@ use super::{NUMBER_SIZE, TOKEN_SIZE, TokenView};
 use crate::contract::Key;
 use wire::{ipv4, ipv6};
 
-/// Writes a token into the first 16 bytes of the UDP payload of an untagged Ethernet frame, with
-/// this key and this number. The tag covers at most `covers` bytes of the data.
+/// Writes a token with this number into the first 16 bytes of the UDP payload of an untagged
+/// Ethernet frame. The tag of the token is computed with `key`, and covers at most `covers` bytes
+/// of the data.
 ///
 /// # Panics
 ///

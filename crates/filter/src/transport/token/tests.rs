@@ -127,7 +127,8 @@ fn h22_used_numbers_move_with_the_filter() {
     assert!(!is_accepted(&mut moved, 7) && is_accepted(&mut moved, 8));
 }
 
-/// As the fallback of its twin, the filter does not know the used numbers, so no datagram passes.
+/// As the fallback of its twin, the filter does not know the used token numbers, so it lets no
+/// datagram pass.
 #[test]
 fn h22_fallback_of_a_twin_is_unsure_of_every_datagram() {
     let given = parse_arguments(&TOKEN, &[KEY]).unwrap().with_fallback(true);
@@ -140,8 +141,8 @@ fn h22_fallback_of_a_twin_is_unsure_of_every_datagram() {
     assert_eq!(node.unanswered_reasons().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
-/// A program whose token covers the maximum number of bytes must compile for every hook, with and
-/// without CAP_PERFMON. A larger number of bytes must be rejected.
+/// A twin of `token` whose tag covers the maximum number of bytes must compile for every hook, with
+/// and without CAP_PERFMON. A larger number of bytes must be rejected.
 #[test]
 fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {

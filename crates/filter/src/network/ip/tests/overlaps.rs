@@ -129,8 +129,8 @@ fn policies_resolve_fragment_sets_from_past_bugs() {
     assert_eq!(run(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
 }
 
-/// For random overlaps, each policy gives the same result as a model that decides byte by byte, and
-/// the ledger balances.
+/// For random overlaps, each policy gives the same result as a model that chooses a fragment for
+/// each byte, and the ledger balances.
 #[test]
 fn policies_agree_with_a_bytewise_model() {
     let mut random = Random::with_replayable_seed();

@@ -25,7 +25,7 @@ fn closed_connection_frames(segments: impl IntoIterator<Item = Frame>, end: u32)
     with_handshake(segments.into_iter().chain(close))
 }
 
-/// Asserts that no stream broke off and no byte counts as missing.
+/// Asserts that no stream ended as broken, and that no gaps and no missing bytes were counted.
 fn assert_complete(found: &Outcome) {
     assert!(found.blocks.iter().all(|block| !block.flags.has(abi::BlockFlags::BROKEN)));
     assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (0, 0));

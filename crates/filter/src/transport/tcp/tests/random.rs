@@ -340,8 +340,8 @@ fn corrupt_frames(random: &mut Random, frames: &mut [Frame]) {
     }
 }
 
-/// Compares the output with a model of the overlap policies, which decides for each byte. The model
-/// compares each range of bytes that a held segment supplies with the new segment.
+/// Compares the output with a model of the overlap policies, which chooses a segment for each byte.
+/// The model compares each range of bytes that a held segment supplies with the new segment.
 #[test]
 fn overlaps_follow_the_policy() {
     let mut random = Random::with_replayable_seed();
@@ -370,7 +370,8 @@ fn overlaps_follow_the_policy() {
     }
 }
 
-/// Adds a segment to the model, which stores for each byte the segment that supplies it.
+/// Adds a segment to the model of reassembly, in which `owner` stores for each byte the segment
+/// that supplies it.
 fn add_segment_to_model(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],

@@ -33,8 +33,8 @@ fn run_with_all_batch_sizes(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// Returns the frames of a connection: some data, then the segments in `by`, then data in both
-/// directions from time `then` on.
+/// Returns the frames of a connection that the segments in `by` disturb: some data, then these
+/// segments, then data in both directions from time `then` on.
 fn disturbed_connection(by: &[Frame], then: u64) -> Vec<Frame> {
     let data_before = [
         client_segment(0, 101, b"abc").with_acknowledgement(501),

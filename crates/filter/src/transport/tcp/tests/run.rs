@@ -170,7 +170,7 @@ impl Outcome {
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct StreamOutput {
     pub(super) bytes: Vec<u8>,
-    /// Offset and length of each hole, in bytes.
+    /// The holes in the stream: the offset and the length of each, in bytes.
     pub(super) holes: Vec<(usize, usize)>,
     pub(super) first: bool,
     pub(super) ended: bool,
