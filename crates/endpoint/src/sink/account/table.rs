@@ -1,22 +1,25 @@
-//! A table of flows with a maximum size and an idle time, after which a flow is removed. Idle times
-//! are measured by the timestamps of blocks.
+//! A table of flows with a maximum size and an idle time. The idle time is measured in the
+//! timestamps of blocks.
 //!
-//! Each flow has one current entry in a queue, which contains the time of the flow's last block at
-//! the time of queueing. If the flow at the front has received a block since it was queued, the
-//! table queues the flow again instead of removing it. A block therefore costs only a lookup, and
-//! the removed flow is approximately the one with the longest idle time.
+//! A queue contains one entry for each flow, in the order of time: that of the flow's last block
+//! when the entry was queued. If the first flow has received a block since then, its entry moves to
+//! the place of that block instead of being removed. Each block therefore costs only a lookup, and
+//! no flow that is idle waits behind one that is not.
 
 use filter::Time;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use wire::Flow;
 
 /// Maximum number of queue entries that the table examines in order to find an idle flow to remove
 /// when it is full. After that, the table removes the next flow even if it is active.
 const EXAMINED_ENTRIES_MAX: usize = 64;
 
-/// A queue of flows, ordered by the time at which they were queued. Each entry contains the key of
-/// the flow, the number of the entry, and the time of the flow's last block.
-type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
+/// The place of a flow in its queue: the time of its last block when it was queued, and the number
+/// of its entry.
+type QueuePlace = (Time, u64);
+
+/// A queue of flows, in the order of their places.
+type FlowQueue = BTreeMap<QueuePlace, FlowKey>;
 
 /// The key of a flow. Each variant begins with the index of the flow's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,18 +43,16 @@ impl FlowKey {
 struct TrackedFlow<F> {
     flow: F,
     last: Time,
-    /// Number of the flow's current queue entry. Queue entries of the flow with other numbers are
-    /// outdated.
-    entry: u64,
+    /// Place of the flow in its queue.
+    place: QueuePlace,
 }
 
 /// A table of flows, each with the time of its last block.
 #[derive(Debug)]
 pub(super) struct FlowTable<F> {
     known: HashMap<FlowKey, TrackedFlow<F>>,
-    /// Queues of the flows, by index of the source. Each source has its own queue, because times
-    /// are comparable only within a source. If all sources share a clock, there is a single queue
-    /// with index 0.
+    /// Queues of flows by source, because times are comparable only within a source; a single queue
+    /// with index 0 if all sources share a clock.
     queues: BTreeMap<u16, FlowQueue>,
     /// True if all sources have the same clock, and so share one queue.
     is_live: bool,
@@ -85,18 +86,9 @@ impl<F> FlowTable<F> {
 
     pub(super) fn add(&mut self, key: FlowKey, now: Time, flow: F) {
         self.entries_created += 1;
-        let entry = self.entries_created;
-        self.known.insert(key, TrackedFlow { flow, last: now, entry });
-        let queue = self.queues.entry(self.queue_index(key.origin())).or_default();
-        queue.push_back((key, entry, now));
-        // The queue still contains the entries of flows that were removed when they ended. These
-        // entries are discarded here.
-        if queue.len() > 2 * self.known.len() + EXAMINED_ENTRIES_MAX {
-            let known = &self.known;
-            queue.retain(|(key, entry, _)| {
-                known.get(key).is_some_and(|known| known.entry == *entry)
-            });
-        }
+        let place = (now, self.entries_created);
+        self.known.insert(key, TrackedFlow { flow, last: now, place });
+        self.queues.entry(self.queue_index(key.origin())).or_default().insert(place, key);
     }
 
     /// Returns the flow with this key, and records that it has a block at time `now`. Returns
@@ -108,7 +100,11 @@ impl<F> FlowTable<F> {
     }
 
     pub(super) fn remove(&mut self, key: &FlowKey) -> Option<F> {
-        self.known.remove(key).map(|known| known.flow)
+        let known = self.known.remove(key)?;
+        if let Some(queue) = self.queues.get_mut(&self.queue_index(key.origin())) {
+            queue.remove(&known.place);
+        }
+        Some(known.flow)
     }
 
     /// Removes and returns a flow of the source `origin` that has been idle for at least the idle
@@ -119,7 +115,7 @@ impl<F> FlowTable<F> {
         let idle = self.idle;
         let is_idle = |last: Time| now.saturating_sub(last) >= idle;
         loop {
-            let (_, _, queued) = self.queues.get(&queue)?.front()?;
+            let ((queued, _), _) = self.queues.get(&queue)?.first_key_value()?;
             if !is_idle(*queued) {
                 return None;
             }
@@ -137,9 +133,9 @@ impl<F> FlowTable<F> {
             return None;
         }
         for attempt in 1.. {
-            // All entries of a queue may belong to flows that have ended.
             let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
-            let (queue, queued) = longest.and_then(|(at, all)| Some((*at, all.front()?.2)))?;
+            let (queue, queued) =
+                longest.and_then(|(at, all)| Some((*at, all.first_key_value()?.0.0)))?;
             let is_last_attempt = attempt >= EXAMINED_ENTRIES_MAX;
             if let Some(flow) =
                 self.take_front_flow(queue, |last| is_last_attempt || last == queued)
@@ -153,26 +149,22 @@ impl<F> FlowTable<F> {
     /// Removes and returns the flow at the front of the first queue that is not empty; `None` if
     /// the table is empty.
     pub(super) fn take_oldest_flow(&mut self) -> Option<F> {
-        while let Some((queue, _)) = self.queues.iter().find(|(_, queue)| !queue.is_empty()) {
-            if let Some(flow) = self.take_front_flow(*queue, |_| true) {
-                return Some(flow);
-            }
-        }
-        None
+        let (queue, _) = self.queues.iter().find(|(_, queue)| !queue.is_empty())?;
+        self.take_front_flow(*queue, |_| true)
     }
 
-    /// Removes the entry at the front of a queue. Returns `None` if the entry's flow has already
-    /// ended. Otherwise, calls `may_remove` with the time of the flow's last block. If the result
-    /// is true, removes and returns the flow. If it is false, queues the flow again and returns
-    /// `None`.
+    /// Takes the front of a queue, and calls `may_remove` with the time of the flow's last block.
+    /// If the result is true, removes and returns the flow; if it is false, moves the flow to the
+    /// place of its last block and returns `None`.
     fn take_front_flow(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
-        let (key, entry, _) = self.queues.get_mut(&queue)?.pop_front()?;
-        let known = self.known.get(&key).filter(|known| known.entry == entry)?;
+        let entries = self.queues.get_mut(&queue)?;
+        let ((_, entry), key) = entries.pop_first()?;
+        let known = self.known.get_mut(&key)?;
         if may_remove(known.last) {
-            return self.remove(&key);
+            return self.known.remove(&key).map(|known| known.flow);
         }
-        let last = known.last;
-        self.queues.get_mut(&queue)?.push_back((key, entry, last));
+        known.place = (known.last, entry);
+        entries.insert(known.place, key);
         None
     }
 }

@@ -87,6 +87,20 @@ fn h15_idle_flow_is_written_and_starts_again() {
     );
 }
 
+/// A flow that was examined while it was not idle comes before flows with later blocks.
+#[test]
+fn h15_idle_flow_does_not_wait_behind_another() {
+    let (one, other) = (datagram(1, 2), datagram(3, 4));
+    let blocks =
+        [at(&one, 0), at(&one, 5), at(&other, 9), at(&other, 10), at(&one, 16), at(&other, 18)];
+    let (lines, _) = accounts(&[("idle", "10s")], &blocks);
+    let of = |line: &Value| ["src", "why", "blocks"].map(|key| line[key].clone());
+    let lines: Vec<_> = lines.iter().map(of).collect();
+    let expected =
+        json!([["10.0.0.1", "idle", 2], ["10.0.0.3", "stop", 3], ["10.0.0.1", "stop", 1]]);
+    assert_eq!(json!(lines), expected);
+}
+
 #[test]
 fn h15_captures_of_different_days_have_their_own_clocks() {
     let (one, other) = (datagram(1, 2), datagram(3, 4));
