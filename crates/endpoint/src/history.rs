@@ -225,7 +225,7 @@ impl History {
     }
 
     /// Evicts all frames from the history.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.frames.clear();
         self.cold.clear();
         self.bytes.clear();

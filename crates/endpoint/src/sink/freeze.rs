@@ -31,8 +31,8 @@ pub const FREEZE: Description = Description {
     details: "\
 Stores recent frames in memory, and writes them to a pcap file when one triggers: the frames of the
 time `before` it, the frame itself, and those of the time `after` it. Another trigger in that time
-extends the file. The next file is FILE.2, and so on, up to `files`. Files are readable by their
-owner only, and no existing file is replaced.
+extends the file. The next file is FILE.2, and so on, up to `files`; frames that belong to two files
+are in both. Files are readable by their owner only, and no existing file is replaced.
 
 `when` is a pcap-filter expression. Without it, every block with a class triggers, so any filter can
 be the trigger: `match \"evil\" |all freeze FILE` (a plain pipe would omit the blocks without a
@@ -272,9 +272,10 @@ impl FreezeSink {
         }
     }
 
-    /// Creates a capture file and moves the frames of the history into it; the last of them is the
-    /// trigger. The capture then continues until time `until`. If the file cannot be created,
-    /// counts the file and the trigger as missing, and keeps the frames in the history.
+    /// Creates a file, copies the stored frames into the file (the last of these frames is the
+    /// trigger), and starts a capture that ends at `until`. The stored frames stay in the history,
+    /// because the next file also covers the time before its trigger. If the file cannot be
+    /// created, counts the file and the trigger as missing.
     fn begin_capture(&mut self, link: LinkType, until: Time) {
         let (file, name) = match create_capture(&self.into, self.files_max) {
             Ok(created) => created,
@@ -297,8 +298,6 @@ impl FreezeSink {
             self.add_frame(header, frame)
         });
         self.history = history;
-        // The frames of this file are not repeated in the next file.
-        self.history.clear();
     }
 
     /// Appends a frame to the capture file that is being written. Omits the frame if its link type
@@ -441,6 +440,19 @@ mod tests {
         assert_eq!(captured_seconds(&format!("{path}.2")), (45..=55).collect::<Vec<_>>());
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn v9_next_file_also_has_frames_of_the_file_before() {
+        let dir = TempDir::new();
+        let path = dir.path("alert.pcap");
+        let mut sink = freeze_sink(&path, &[("before", "5s"), ("after", "2s")]);
+        feed_seconds(&mut *sink, 0..40, &[20, 24, 27]);
+        let rows = sink.finish().unwrap().rows;
+        assert!(rows.contains(&("frames".to_owned(), 8 + 8 + 8)), "{rows:?}");
+        assert_eq!(captured_seconds(&path), (15..=22).collect::<Vec<_>>());
+        assert_eq!(captured_seconds(&format!("{path}.2")), (19..=26).collect::<Vec<_>>());
+        assert_eq!(captured_seconds(&format!("{path}.3")), (22..=29).collect::<Vec<_>>());
     }
 
     #[test]
