@@ -14,7 +14,8 @@ pub const VXLAN: Description = Description {
     details: "\
 Replaces a frame that carries VXLAN by the Ethernet frame inside it, so later filters such as `ip`,
 `tcp` or `pcap` see only the inner frame. The class is the network identifier (VNI). `port=` is the
-UDP destination port of VXLAN.
+UDP destination port of VXLAN. The inner frame has no session, even if `udp` has numbered the
+tunnel.
 
 Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`, `malformed`,
 `cut`, `too deep`, `fragment` (put `ip` before).",
@@ -55,6 +56,9 @@ const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 const HEADER_LENGTH: u32 = 8;
 /// Flag in the VXLAN header: the network identifier is valid.
 const NETWORK_ID_FLAG: u8 = 0x08;
+/// Flags of a block that belong to its session.
+const SESSION_FLAGS: BlockFlags =
+    BlockFlags::FIRST.with(BlockFlags::LAST).with(BlockFlags::BACKWARD).with(BlockFlags::END_MASK);
 
 struct Vxlan {
     port: u64,
@@ -89,6 +93,9 @@ impl Vxlan {
         let (captured, ticket) = (inner.marks.captured.min(end - begins), inner.marks.ticket());
         inner.marks = Marks::frame(LinkType::ETHERNET.0, inner.marks.captured, end - begins);
         inner.marks = inner.marks.with_ticket(ticket);
+        // A session of the tunnel, and the direction in it, say nothing about the inner flows.
+        inner.context.session = 0;
+        inner.context = inner.context.without_flags(SESSION_FLAGS);
         let class = Class::from_natural(u32::from_be_bytes(network) >> 8);
         Ok(inner.view_at(0, captured).with_class(class))
     }
@@ -99,6 +106,7 @@ mod tests {
     use super::*;
     use crate::testing::{Frame, answer_frames, answer_through_chain};
     use crate::transport::dport::DPORT;
+    use crate::transport::udp::UDP;
 
     fn encapsulated_frame(flags: u8, network: u8, inner: &Frame) -> Frame {
         let header = [flags, 0, 0, 0, 0, 0, network, 0];
@@ -117,6 +125,22 @@ mod tests {
         assert_eq!(classes, [Class(42), Class::ZERO, Class(42)]);
         let behind = answer_through_chain(&[(&VXLAN, &[]), (&DPORT, &[])], &frames);
         assert!(behind.iter().all(|answer| answer.class == Class(80)), "the inner port");
+    }
+
+    /// All flows in a tunnel would otherwise be one session, in one direction.
+    #[test]
+    fn inner_frame_has_no_session_of_the_tunnel() {
+        let header = [8, 0, 0, 0, 0, 0, 42, 0];
+        let inner = Frame::udp(4000, 53, b"question");
+        let there = Frame::udp(4789, 4789, &[&header[..], &inner.bytes].concat());
+        let mut back = there.clone();
+        back.bytes[26..34].rotate_left(4);
+        let alone = answer_frames(&VXLAN, &[], &[there.clone(), back.clone()]);
+        let chain: [(_, &[&str]); 2] = [(&UDP, &[]), (&VXLAN, &[])];
+        let behind_udp = answer_through_chain(&chain, &[there, back]);
+        for (answer, alone) in behind_udp.iter().zip(&alone) {
+            assert_eq!((answer.class, answer.context), (Class(42), alone.context));
+        }
     }
 
     #[test]
