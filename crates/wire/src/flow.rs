@@ -16,6 +16,7 @@ use crate::ipv6::Ipv6;
 use crate::link::Network;
 use crate::ports::Ports;
 use crate::read::truncate_to_u64;
+use crate::source_route::final_target;
 use crate::{tcp, udp};
 
 /// Addresses, protocol and ports of a packet.
@@ -53,8 +54,9 @@ impl Flow {
     }
 
     /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
-    /// `None` for fragments and for other protocols. The length in the pseudo header is that of the
-    /// captured bytes. The checksum field itself may not have been captured.
+    /// `None` for fragments, for other protocols, and if the final target is unknown. The length in
+    /// the pseudo header is that of the captured bytes. The checksum field itself may not have been
+    /// captured.
     pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, ChecksumSum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM_OFFSET,
@@ -62,7 +64,8 @@ impl Flow {
             _ => return None,
         };
         let l4 = layers.l4.filter(|_| layers.fragment == Fragment::Whole)?;
-        let Self { source, target, protocol, .. } = Self::from_frame(layers, frame)?;
+        let Self { source, protocol, .. } = Self::from_frame(layers, frame)?;
+        let target = final_target(layers.packet(frame)?)?;
         let length = layers.end.checked_sub(u32::from(l4))?;
         Some((usize::from(l4) + offset, pseudo_header_sum(source, target, protocol, length)?))
     }

@@ -218,7 +218,7 @@ fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
 /// Returns the length of an extension header in bytes. The length field counts units of 8 bytes
 /// after the first 8 bytes (RFC 8200); in AH, it counts units of 4 bytes after the first 8 bytes
 /// (RFC 4302).
-const fn extension_length(header: u8, length: u8) -> usize {
+pub(crate) const fn extension_length(header: u8, length: u8) -> usize {
     match header {
         protocol::FRAGMENT => FRAGMENT_HEADER_LENGTH,
         protocol::AH => (length as usize + 2) * 4,

@@ -44,6 +44,7 @@ pub mod emit;
 pub mod address;
 pub mod checksum;
 pub mod ports;
+pub mod source_route;
 
 pub mod dns;
 pub mod http;

@@ -6,9 +6,9 @@ use crate::contract::{Block, StreamContext, Time};
 use crate::layers::{self, Segment};
 use abi::BlockFlags;
 use wire::checksum;
-use wire::flow::Flow;
 use wire::ip::protocol;
 use wire::ports::Ports;
+use wire::source_route::final_target;
 use wire::tcp::{flag, options};
 
 /// Kind number of the window scale option (RFC 7323 §2.2).
@@ -110,7 +110,9 @@ pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContex
     let whole = cx.complete_block(block.view_at(0, block.marks.captured));
     let frame = whole.map(|block| block.frame).unwrap_or_default();
     let Some(bytes) = frame.get(segment.at as usize..segment.end as usize) else { return true };
-    let Flow { source, target, .. } = segment.flow;
+    let packet = frame.get(block.marks.network.into()..).unwrap_or_default();
+    let Some(target) = final_target(packet) else { return true };
+    let source = segment.flow.source;
     let sum = checksum::pseudo_header_sum(source, target, protocol::TCP, segment.end - segment.at);
     sum.is_none_or(|sum| sum.with(bytes).checksum() == 0)
 }

@@ -315,3 +315,25 @@ fn checksums_are_verified_on_request() {
     );
     assert_eq!(run(&[], &frames, 64).to_line(), ">^abc|Def|*1|$ <^$");
 }
+
+/// The checksum of a packet on its way covers the last address of the route.
+#[test]
+fn checksum_covers_the_final_target_of_a_route() {
+    let segment = client_segment(0, 101, b"abc").bytes.split_off(34);
+    let route = |checksum_target: &str, left: u8| {
+        let segments = "fd00::9".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let routing = [&[6, 2, 4, left, 0, 0, 0, 0][..], &segments].concat();
+        let mut frame = Frame::ipv6(43, &[&routing[..], &segment].concat());
+        frame.overwrite(14 + 8, &[0; 32]);
+        let target = checksum_target.parse().unwrap();
+        let source = std::net::Ipv6Addr::UNSPECIFIED.into();
+        let length = segment.len() as u32;
+        let sum = wire::checksum::pseudo_header_sum(source, target, 6, length).unwrap();
+        let at = 14 + 40 + routing.len();
+        frame.overwrite(at + 16, &sum.with(&segment).checksum().to_be_bytes());
+        frame
+    };
+    let dropped = |frame| run(&["checksum=yes"], &[frame], 64).dropped_blocks("checksum");
+    assert_eq!((dropped(route("fd00::9", 1)), dropped(route("::", 0))), (0, 0));
+    assert_eq!((dropped(route("::", 1)), dropped(route("fd00::9", 0))), (1, 1));
+}
