@@ -108,6 +108,28 @@ fn h19_blocks_of_several_writers_reach_the_path() {
 }
 
 #[test]
+fn h19_blocks_of_an_unread_writer_are_counted_on_a_stop() {
+    let (folder, name) = (Folder::new(), unique_name());
+    // The sink waits for a reader of the first block, so the source adopts no further writer.
+    let line = format!("buffer {name} link=none | user {} full=wait", unique_name());
+    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    wait_for_endpoint(&name);
+    let write = |bytes: &[u8]| {
+        let mut command = folder.streamline(&["cat", "--write", "--lines", &name]);
+        let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
+        writer.stdin.take().unwrap().write_all(bytes).unwrap();
+        assert_eq!(wait_for_output(writer).status, Some(0));
+    };
+    write(b"first\n");
+    write(&b"a line\n".repeat(100));
+    let stopped = Command::new("kill").args(["-INT", &path.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    let report = parse_report(&wait_for_output(path));
+    let unread = &report["sources"][0]["dropped"]["unread"];
+    assert_eq!((&report["balanced"], unread), (&true.into(), &100.into()), "{report}");
+}
+
+#[test]
 fn h19_unusable_name_is_refused_with_a_reason() {
     let (folder, name) = (Folder::new(), unique_name());
     let unknown = folder.run(&["cat", &name]);

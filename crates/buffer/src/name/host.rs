@@ -322,7 +322,6 @@ impl Name {
                 send_reply(&client, &Reply::ended())
             }
             NamedObject::Inbox(queue) if writes => {
-                send_reply(&client, &Reply::inbox());
                 queue.add(PendingWriter { credentials, process, socket: client });
             }
             _ => send_reply(&client, &Reply::forbidden(&self.access)),
@@ -350,7 +349,7 @@ fn admit(admission: &Admission, clients: &mut Clients<ReaderTicket>, uid: u32, c
 }
 
 /// Sends a reply; ignores a client that has disconnected.
-fn send_reply(client: &OwnedFd, reply: &Reply) {
+pub(super) fn send_reply(client: &OwnedFd, reply: &Reply) {
     let _ = reply.send(client, &[]);
 }
 

@@ -8,6 +8,8 @@
 //! readers had left.
 
 use super::Error;
+use super::host::send_reply;
+use super::reply::Reply;
 use crate::stream::{Input, Offer};
 use abi::access::Credentials;
 use std::collections::VecDeque;
@@ -60,13 +62,15 @@ impl WriterQueue {
         Ok((Self { waiting: Mutex::default(), doorbell }, receiver))
     }
 
-    /// Adds a pending writer. If the queue is then too long, evicts one of its writers. Returns
-    /// false if the inbox has been dropped.
+    /// Accepts a writer by a reply, and adds it to the queue. If the queue is then too long, evicts
+    /// one of its writers. Returns false if the inbox has been dropped.
     pub(super) fn add(self: &Arc<Self>, writer: PendingWriter) -> bool {
         if self.has_ended() {
             return false;
         }
         let mut queue = self.lock();
+        // The lock is held, so that whoever looks finds each writer that has received the reply.
+        send_reply(&writer.socket, &Reply::inbox());
         queue.push_back(writer);
         if queue.len() > PENDING_WRITERS_MAX {
             let leaves = pick_entry_to_evict(&queue);
@@ -104,7 +108,7 @@ impl Inbox {
     /// Disconnects a writer whose offer is invalid.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
-            if let Some(arrival) = self.take_offered_writer() {
+            if let Some(arrival) = self.try_accept() {
                 return Ok(Some(arrival));
             }
             if !self.sleep(limit, None) {
@@ -113,40 +117,32 @@ impl Inbox {
         }
     }
 
-    /// Waits for a writer that has sent a valid offer, and accepts it. Returns `None` as soon as
-    /// `stop` is readable, even if such a writer is waiting.
-    pub fn accept_until(&self, stop: BorrowedFd<'_>) -> Option<Arrival> {
+    /// Accepts a writer that has sent a valid offer. Returns `None` if there is none. Does not
+    /// block. Disconnects writers whose offers are invalid.
+    pub fn try_accept(&self) -> Option<Arrival> {
         loop {
-            if poll::readable(&[stop], Some(Duration::ZERO)).contains(&true) {
-                return None;
-            }
-            if let Some(arrival) = self.take_offered_writer() {
+            let offered = {
+                // The lock is held until the writer has been removed, because an eviction would
+                // move another writer to its index.
+                let mut queue = self.queue.lock();
+                let sockets = queue.iter().map(|waiting| waiting.socket.as_fd());
+                let all: Vec<_> = std::iter::once(self.doorbell.as_fd()).chain(sockets).collect();
+                let ready = poll::readable(&all, Some(Duration::ZERO));
+                self.doorbell.clear();
+                let at = ready.iter().skip(1).position(|ready| *ready);
+                at.and_then(|at| queue.remove(at))
+            };
+            if let Some(arrival) = open_offer(offered?) {
                 return Some(arrival);
             }
-            self.sleep(None, Some(stop));
         }
     }
 
-    /// Removes and returns the first writer that has sent a valid offer, or `None` if there is
-    /// none. Disconnects writers whose offers are invalid.
-    fn take_offered_writer(&self) -> Option<Arrival> {
-        loop {
-            let ready = {
-                let queue = self.queue.lock();
-                let sockets = queue.iter().map(|waiting| waiting.socket.as_fd());
-                let all: Vec<_> = std::iter::once(self.doorbell.as_fd()).chain(sockets).collect();
-                poll::readable(&all, Some(Duration::ZERO))
-            };
-            self.doorbell.clear();
-            if let Some(at) = ready.iter().skip(1).position(|ready| *ready) {
-                let Some(waiting) = self.queue.lock().remove(at) else { continue };
-                if let Some(arrival) = open_offer(waiting) {
-                    return Some(arrival);
-                }
-                continue;
-            }
-            return None;
-        }
+    /// Waits until a writer may have connected or sent an offer, or `stop` is readable. Returns
+    /// true if `stop` is readable.
+    pub fn wait_until(&self, stop: BorrowedFd<'_>) -> bool {
+        self.sleep(None, Some(stop));
+        poll::readable(&[stop], Some(Duration::ZERO)).contains(&true)
     }
 
     /// Sleeps until a writer connects or sends an offer, or `stop` is readable. Returns false if

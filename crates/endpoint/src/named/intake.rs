@@ -6,7 +6,7 @@
 //! which the batch became full.
 
 use super::ring::ReaderRing;
-use super::writers::{WriterRing, Writers};
+use super::writers::Writers;
 use super::{access_list, open_failure};
 use crate::readers::ALL_USERS;
 use crate::{
@@ -231,9 +231,7 @@ impl Source for BufferSource {
 
     fn close(&mut self) {
         self.host.withdraw(&self.address);
-        self.writers.stop();
-        self.unread = self.writers.list.iter_mut().map(count_unread).sum();
-        self.writers.list.clear();
+        self.unread += self.writers.finish();
     }
 }
 
@@ -308,10 +306,4 @@ impl BufferSource {
     fn failure(&self, error: &sys::Error) -> Failure {
         Failure::new("read from", self.address.to_string(), error)
     }
-}
-
-/// Returns the number of blocks that a writer has published and this source has not read yet.
-fn count_unread(ring: &mut WriterRing) -> u64 {
-    let input = &mut ring.input;
-    input.writer_counts().blocks.saturating_sub(input.counts().blocks)
 }

@@ -10,7 +10,7 @@ use buffer::name::Inbox;
 use buffer::stream::Input;
 use rustix::event::epoll;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
@@ -54,9 +54,9 @@ pub(super) struct Writers {
     asleep: bool,
 }
 
-/// Queue from the thread that accepts rings to the source `buffer`: rings that the source has not
-/// taken over yet.
+/// The inbox, and the rings that were accepted from it and that the source has not adopted yet.
 struct AcceptedRings {
+    inbox: Inbox,
     inputs: Mutex<Vec<Input>>,
     arrival_event: EventFd,
     stop: EventFd,
@@ -70,12 +70,12 @@ impl Writers {
         let epoll = epoll.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
         let (came, stop) = (EventFd::new()?, EventFd::new()?);
         let shared =
-            Arc::new(AcceptedRings { inputs: Mutex::default(), arrival_event: came, stop });
+            Arc::new(AcceptedRings { inbox, inputs: Mutex::default(), arrival_event: came, stop });
         watch_descriptor(&epoll, shared.arrival_event.as_fd())?;
         let thread_shared = shared.clone();
         let thread = std::thread::Builder::new().name("writers".to_owned());
         let thread = thread
-            .spawn(move || accept_rings(&inbox, &thread_shared))
+            .spawn(move || accept_rings(&thread_shared))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         let thread = Some(thread);
         Ok(Self { list: Vec::new(), shared, thread, epoll, had_writer: false, asleep: false })
@@ -93,8 +93,7 @@ impl Writers {
         if !self.shared.arrival_event.clear() {
             return Ok(());
         }
-        let mut came = self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner);
-        for input in came.drain(..) {
+        for input in std::mem::take(&mut *self.shared.lock()) {
             watch_descriptor(&self.epoll, input.as_fd())?;
             self.had_writer = true;
             self.list.push(WriterRing {
@@ -116,10 +115,13 @@ impl Writers {
         self.list.iter_mut().filter_map(|ring| has_input(ring).then_some(())).count() > 0
     }
 
-    /// Returns true if at least one writer was accepted and all writers have left.
+    /// Returns true if at least one writer was accepted and all writers have left, including those
+    /// whose rings the thread has not accepted yet.
     pub(super) fn has_no_writers_left(&self) -> bool {
-        let has_no_arrivals =
-            || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let has_no_arrivals = || {
+            self.shared.accept_offered();
+            self.shared.lock().is_empty()
+        };
         self.had_writer && self.list.is_empty() && has_no_arrivals()
     }
 
@@ -128,8 +130,17 @@ impl Writers {
         self.epoll.as_fd()
     }
 
-    /// Stops accepting writers; ends the thread and waits until it has exited.
-    pub(super) fn stop(&mut self) {
+    /// Stops accepting writers, and returns the number of blocks that writers have published and
+    /// the source has not read. Includes writers whose rings the source has not adopted.
+    pub(super) fn finish(&mut self) -> u64 {
+        self.stop();
+        self.shared.accept_offered();
+        let rings = self.list.drain(..).map(|ring| ring.input);
+        rings.chain(std::mem::take(&mut *self.shared.lock())).map(count_unread).sum()
+    }
+
+    /// Ends the thread and waits until it has exited.
+    fn stop(&mut self) {
         self.shared.stop.notify();
         if let Some(thread) = self.thread.take() {
             // A panic in the thread has already been printed.
@@ -152,11 +163,40 @@ fn watch_descriptor(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
         .map_err(|e| sys::Error::new("epoll_ctl", "a writer", e.raw_os_error()))
 }
 
-/// Accepts rings from programs, and passes them to the source until the source stops. Runs in a
-/// thread of its own.
-fn accept_rings(inbox: &Inbox, arrivals: &AcceptedRings) {
-    while let Some(arrival) = inbox.accept_until(arrivals.stop.as_fd()) {
-        arrivals.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(arrival.input);
-        arrivals.arrival_event.notify();
+impl AcceptedRings {
+    /// Accepts the rings of all writers that have offered them, and notifies the source. Does not
+    /// block.
+    fn accept_offered(&self) {
+        // The lock is held while a ring is accepted, so that each offered ring is either in the
+        // inbox or in `inputs` for a thread that holds the lock.
+        let accept_next = || {
+            let mut inputs = self.lock();
+            let arrival = self.inbox.try_accept();
+            arrival.map(|arrival| inputs.push(arrival.input))
+        };
+        while accept_next().is_some() {
+            self.arrival_event.notify();
+        }
     }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Input>> {
+        self.inputs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Accepts rings for the source until the source stops.
+fn accept_rings(arrivals: &AcceptedRings) {
+    loop {
+        arrivals.accept_offered();
+        if arrivals.inbox.wait_until(arrivals.stop.as_fd()) {
+            return;
+        }
+    }
+}
+
+/// Returns the number of blocks that a writer has published and this source has not read yet.
+fn count_unread(input: Input) -> u64 {
+    let unread = input.writer_counts().blocks.saturating_sub(input.counts().blocks);
+    // The writer's count is not validated, and a sum of such counts must not overflow.
+    unread.min(u64::from(u32::MAX))
 }
