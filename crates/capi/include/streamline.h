@@ -417,7 +417,9 @@ ptrdiff_t streamline_evicted(int fd);
  streamline_count() returns the number of blocks moved in each way.
 
  Bytes that moved by pointer stay in the memory to which they were first written until the last
- reader has read them; until then their writer may have to wait for room.
+ reader has read them; until then their writer may have to wait for room. A call that fails with
+ EAGAIN also releases what has been read: a program that does not wait must repeat it from time
+ to time, and not only when `from` becomes readable.
  */
 ptrdiff_t streamline_splice(int from,
                             int to,

@@ -332,7 +332,9 @@ pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
 /// streamline_count() returns the number of blocks moved in each way.
 ///
 /// Bytes that moved by pointer stay in the memory to which they were first written until the last
-/// reader has read them; until then their writer may have to wait for room.
+/// reader has read them; until then their writer may have to wait for room. A call that fails with
+/// EAGAIN also releases what has been read: a program that does not wait must repeat it from time
+/// to time, and not only when `from` becomes readable.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isize {
     size_result(|| transfer::splice(from, to, count))

@@ -187,6 +187,12 @@ impl PointerWriter {
         Ok(moved.bytes)
     }
 
+    /// Releases the blocks that were moved from another pipe and that all readers have read. Does
+    /// not block.
+    pub(crate) fn release_spliced(&mut self, from: &mut PointerReader) -> Outcome<()> {
+        Ok(iolite::splice::release_passed(from.stream(), self.pipe.output())?)
+    }
+
     /// Moves up to `most` bytes from a file, as pointers. Returns the number of bytes moved, 0 at
     /// the end of the file.
     pub(crate) fn splice_file(&mut self, from: &mut FileEnd, most: usize) -> Outcome<usize> {

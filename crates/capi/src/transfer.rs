@@ -22,6 +22,8 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
         (EndKind::Closed, _) => Ok(0),
         (EndKind::PointerReader(reader), EndKind::PointerWriter(writer)) => {
             if nonblocking && !reader.is_ready()? {
+                // The writer of the source may be waiting for the blocks that have moved.
+                writer.release_spliced(reader)?;
                 reader.wait_for_input(true)?;
             }
             writer.splice_pipe(reader, most)

@@ -121,6 +121,26 @@ where
     Ok(())
 }
 
+/// Releases the blocks of the source that have been consumed and that readers of the destination
+/// have released. Flushes the destination first. Does not block. A caller that forwards without
+/// waiting must call this when the source has no input, since the source's writer may be waiting
+/// for the blocks.
+pub fn release_passed<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
+where
+    F: StreamReader + ?Sized,
+    T: StreamWriter + ?Sized,
+{
+    to.flush();
+    if from.release_consumed() == 0 {
+        return Ok(());
+    }
+    if to.announce_sleep()? {
+        to.withdraw_sleep()?;
+    }
+    from.release_consumed();
+    Ok(())
+}
+
 /// The result of an attempt to move a block from a source to a destination as a pointer.
 enum ForwardResult {
     /// The destination has accepted or dropped the pointer.

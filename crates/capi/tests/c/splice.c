@@ -190,6 +190,35 @@ static void falls_back_to_copies(const char *path)
     MUST(streamline_write(file, "x", 1) == -1 && errno == EBADF);
 }
 
+/* A program that splices without waiting releases what the last reader has read: the first writer gets its room back. */
+static void releases_without_waiting(void)
+{
+    enum { ROUNDS = 200, BYTES = 16 << 10 };
+    const struct streamline_config small = { .capacity = 64 << 10, .pointers = 1 };
+    static char block[BYTES], got[BYTES];
+    int first[2], second[2];
+    MUST(streamline_mpipe_with(first, 2, &small) == 0);
+    MUST(streamline_mpipe_with(second, 2, &small) == 0);
+    alarm(60);
+    for (int round = 0; round < ROUNDS; round++) {
+        memset(block, round, sizeof block);
+        MUST(streamline_write(first[0], block, sizeof block) == sizeof block);
+        MUST(streamline_splice(first[1], second[0], sizeof block) == sizeof block);
+        for (size_t done = 0; done < sizeof got;) {
+            ptrdiff_t count = streamline_read(second[1], got + done, sizeof got - done);
+            MUST(count > 0);
+            done += count;
+        }
+        MUST(memcmp(got, block, sizeof block) == 0);
+        MUST(streamline_nonblock(first[1], 1) == 0 && streamline_nonblock(second[1], 1) == 0);
+        MUST(streamline_read(second[1], got, 1) == -1 && errno == EAGAIN);
+        MUST(streamline_splice(first[1], second[0], 1) == -1 && errno == EAGAIN);
+    }
+    alarm(0);
+    MUST(streamline_close(first[0]) == 0 && streamline_close(first[1]) == 0);
+    MUST(streamline_close(second[0]) == 0 && streamline_close(second[1]) == 0);
+}
+
 static struct streamline_ring_size size_of(int fd)
 {
     struct streamline_ring_size size;
@@ -249,6 +278,7 @@ int main(int argc, char **argv)
     three_processes(argv[1]);
     late_reader(argv[1]);
     falls_back_to_copies(argv[1]);
+    releases_without_waiting();
     sizes_itself();
     return 0;
 }
