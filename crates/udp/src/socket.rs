@@ -261,6 +261,27 @@ impl Socket {
     fn return_to_kernel(&self, is_final: bool) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
+        // If older datagrams are left in the placeholder, the order of a sender is not kept.
+        self.is_placeholder_drained(state);
+        self.detach_ring(state, is_final);
+    }
+
+    /// Returns the socket to the kernel like [`Socket::release`], until `not_before` at least.
+    /// Returns false and does nothing if the placeholder has datagrams from before the ring woke
+    /// up: newer datagrams would follow them in the placeholder, and be read before the ring.
+    fn release_in_order(&self, not_before: Option<Instant>) -> bool {
+        let Some(mut locked) = self.lock() else { return false };
+        let state = &mut *locked.state;
+        if !self.is_placeholder_drained(state) {
+            return false;
+        }
+        state.not_before = not_before.or(state.not_before);
+        self.detach_ring(state, false);
+        true
+    }
+
+    /// Ends the ring as soon as it is empty, and prevents datagrams from entering it.
+    fn detach_ring(&self, state: &mut SocketState, is_final: bool) {
         state.is_final |= is_final;
         match &mut state.stage {
             Stage::Promoted(ring) => {

@@ -168,9 +168,8 @@ impl Socket {
         state.measured_share = Some((now, all, from_ring));
         let is_low = ((from_ring - ring_before) as f64) < received as f64 * RING_SHARE_MIN;
         if is_low && !report::is_rate_ignored() {
-            state.not_before = Some(now + REPROMOTION_INTERVAL_MIN);
             drop(locked);
-            self.release();
+            self.release_in_order(Some(now + REPROMOTION_INTERVAL_MIN));
         }
     }
 
@@ -190,9 +189,8 @@ impl Socket {
         state.measured = Some((Instant::now(), received));
         let rate = (received - before) as f64 / elapsed.as_secs_f64();
         if rate < demotion_rate() && !report::is_rate_ignored() {
-            state.not_before = Some(Instant::now() + RETRY_INTERVAL);
             drop(locked);
-            self.release();
+            self.release_in_order(Some(Instant::now() + RETRY_INTERVAL));
         }
     }
 
@@ -208,11 +206,17 @@ impl Socket {
         if checked.elapsed() < CONDITIONS_CHECK_INTERVAL {
             return;
         }
-        *checked = Instant::now();
+        let before = std::mem::replace(checked, Instant::now());
         let conditions = conditions.clone();
         drop(locked);
-        if !conditions.still_apply(number) {
-            self.release();
+        if conditions.still_apply(number) || self.release_in_order(None) {
+            return;
+        }
+        // The next check is due at once.
+        if let Some(mut locked) = self.lock()
+            && let Some((_, checked)) = &mut locked.state.conditions
+        {
+            *checked = before;
         }
     }
 }

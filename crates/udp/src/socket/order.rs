@@ -1,7 +1,7 @@
 //! The order of the datagrams of a sender, some of which reach the ring and some the placeholder:
 //! which of the two is read first, and when the ring may fall asleep. (docs/book/decisions/0122)
 
-use super::{Socket, Stage};
+use super::{Socket, SocketState, Stage};
 use crate::report;
 use crate::table;
 use std::sync::Arc;
@@ -81,6 +81,20 @@ impl Socket {
     /// Returns true if the placeholder may have datagrams from before the ring woke up.
     pub(crate) fn has_older_datagrams(&self) -> bool {
         self.has_older.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the placeholder has no datagrams from before the ring woke up. Records this,
+    /// so that the ring is read first.
+    pub(super) fn is_placeholder_drained(&self, state: &mut SocketState) -> bool {
+        let Stage::Promoted(ring) = &mut state.stage else { return true };
+        // The ring is read before the placeholder: until a newer datagram is in the ring, an older
+        // one may be on its way to the placeholder.
+        ring.read_until_pending();
+        if self.has_older_datagrams() && self.is_placeholder_readable(&state.numbers) {
+            return false;
+        }
+        self.has_older.store(false, Ordering::Relaxed);
+        true
     }
 
     /// Returns true if this call must read the placeholder before the ring, whatever the ring
