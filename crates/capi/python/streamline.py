@@ -17,6 +17,7 @@ without Python's lock: calls that wait let other threads of the program run.
 import ctypes
 import io
 import json
+import math
 import os
 import pathlib
 
@@ -171,8 +172,12 @@ class Run:
             self.stop()
             try:
                 self.wait()
-                self._last = self.report()
             finally:
+                try:
+                    self._last = self.report()
+                except Error:
+                    # The request failed without a ledger.
+                    pass
                 _library.streamline_close(self._number)
                 self._number = -1
 
@@ -200,5 +205,6 @@ def run(request, *, count=0, seconds=0, name=None, helper=None, embedded=False):
         0
     """
     text = lambda given: None if given is None else os.fsencode(given)
-    options = _Options(count, int(seconds * 1000), text(name), text(helper), int(embedded))
+    # Rounded up, because 0 is no limit.
+    options = _Options(count, math.ceil(seconds * 1000), text(name), text(helper), int(embedded))
     return Run(_done(_library.streamline_run(os.fsencode(request), ctypes.byref(options))))

@@ -114,6 +114,27 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
 }
 
 #[test]
+fn python_limits_a_run_and_keeps_the_report_of_a_failed_one() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        let _: Option<()> = need::report_skip("no `python3`: the runs of its module");
+        return;
+    }
+    let program = "import signal, streamline\n\
+                   signal.alarm(60)\n\
+                   streamline.run('generate rate=1000 | count', seconds=0.0001).wait()\n\
+                   run = streamline.run('generate count=5 | exec \"cat; exit 3\"')\n\
+                   try:\n    run.wait()\n\
+                   except streamline.Error as error:\n    print(error)\n\
+                   try:\n    run.close()\n\
+                   except streamline.Error:\n    print(run.report()['sources'][0]['name'])";
+    let words = ["python3", "-c", program].map(str::to_owned);
+    let ran = command_in_namespace(&words, None).output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{text}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(text.ends_with("generate\n"), "{text}");
+}
+
+#[test]
 fn examples_in_docstrings_of_python_have_their_results() {
     if Command::new("python3").arg("--version").output().is_err() {
         let _: Option<()> = need::report_skip("no `python3`: the examples of its module");
