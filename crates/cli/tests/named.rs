@@ -129,6 +129,43 @@ fn h19_blocks_of_an_unread_writer_are_counted_on_a_stop() {
     assert_eq!((&report["balanced"], unread), (&true.into(), &100.into()), "{report}");
 }
 
+/// A stopped reader leaves room for the beginning of a block only.
+#[test]
+fn h19_block_of_which_a_part_is_written_counts_as_cut_short() {
+    let (folder, input, output) = (Folder::new(), unique_name(), unique_name());
+    let line = format!("buffer {input} link=none last=yes | user {output} size=64K");
+    let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
+    wait_for_endpoint(&input);
+    wait_for_endpoint(&output);
+    let mut last = folder.streamline(&["cat", "--write", &input]);
+    let mut last = Guard(last.stdin(Stdio::piped()).spawn().unwrap());
+    let mut to_last = last.0.stdin.take().unwrap();
+    let mut reader = Guard(spawn_piped(&mut folder.streamline(&["cat", &output])));
+    // Blocks are dropped until the reader is there.
+    let mut text = reader.0.stdout.take().unwrap();
+    let first = std::thread::spawn(move || {
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut text, &mut byte).unwrap();
+        text
+    });
+    wait_until("the reader gets a block", || {
+        to_last.write_all(b"x").unwrap();
+        first.is_finished()
+    });
+    let stopped = Command::new("kill").args(["-STOP", &reader.0.id().to_string()]).status();
+    assert!(stopped.unwrap().success());
+    let block = folder.path().join("block");
+    std::fs::write(&block, [b'y'; 64 << 10]).unwrap();
+    let mut writer = folder.streamline(&["cat", "--write", &input]);
+    assert!(writer.stdin(std::fs::File::open(block).unwrap()).status().unwrap().success());
+    // The path ends after its last writer.
+    drop(to_last);
+    let report = parse_report(&wait_for_output(path));
+    let filters = report["filters"].as_array().unwrap();
+    let sink = filters.iter().find(|filter| filter["name"] == "user").unwrap();
+    assert_eq!(sink["dropped"]["cut short"]["blocks"], 1, "{report}");
+}
+
 #[test]
 fn h19_unusable_name_is_refused_with_a_reason() {
     let (folder, name) = (Folder::new(), unique_name());

@@ -33,7 +33,9 @@ reader gets blocks written after it opened the ring, and may leave or die withou
 `full` decides about a block for which a slow reader leaves no room: `drop` counts it (`reader too
 slow`), `overwrite` replaces the oldest block and reports the loss to that reader, and `wait` waits
 for the reader, and also for the first one, so that nothing is lost. Without readers, blocks are
-dropped and counted (`no reader`), unless `full=wait`. Holes are dropped (`never seen`).
+dropped and counted (`no reader`), unless `full=wait`. Holes are dropped (`never seen`). A block
+longer than half of the ring is written in parts; if the first of them have been written when there
+is no room for the next, readers have the beginning, and the block is counted as `cut short`.
 
 With `full=wait` and no `size` the ring grows from 1 MB while its readers are late, within the
 caches of the machine; otherwise its size is fixed, because it decides which blocks are lost.
@@ -107,6 +109,8 @@ const FULL_PARAMETER: Parameter = Parameter::named(
 const NO_READER_REASON: DropReason = DropReason::Named("no reader");
 /// Drop reason for blocks that did not fit in the ring because a reader was too slow.
 const READER_TOO_SLOW_REASON: DropReason = DropReason::Named("reader too slow");
+/// Drop reason for blocks of which readers have the beginning only.
+const CUT_SHORT_REASON: DropReason = DropReason::Named("cut short");
 
 /// Interval between checks for a stop request while the sink waits for readers.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -127,6 +131,7 @@ struct NamedSink {
     written: Amount,
     unread: Amount,
     refused: Amount,
+    cut: Amount,
     holes: Amount,
     /// Highest number of concurrent readers of the ring so far.
     readers_max: usize,
@@ -141,6 +146,8 @@ enum WriteOutcome {
     Written,
     NoReader,
     TooSlow,
+    /// Some pieces of the block were written, and then there was no room for the next one.
+    CutShort,
 }
 
 /// The catalog entry of `user`.
@@ -181,6 +188,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
         written: Amount::default(),
         unread: Amount::default(),
         refused: Amount::default(),
+        cut: Amount::default(),
         holes: Amount::default(),
         readers_max: 0,
         overwrites: policy == Policy::Overwrite,
@@ -246,6 +254,7 @@ impl Sink for NamedSink {
         let all = [
             (NO_READER_REASON, self.unread),
             (READER_TOO_SLOW_REASON, self.refused),
+            (CUT_SHORT_REASON, self.cut),
             (DropReason::Hole, self.holes),
         ];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
@@ -265,6 +274,7 @@ impl NamedSink {
             WriteOutcome::Written => &mut self.written,
             WriteOutcome::NoReader => &mut self.unread,
             WriteOutcome::TooSlow => &mut self.refused,
+            WriteOutcome::CutShort => &mut self.cut,
         };
         amount.add(block.length());
         Ok(())
@@ -279,14 +289,15 @@ impl NamedSink {
         let Some(length_max) = self.output.as_ref().map(Output::block_max) else {
             return Ok(WriteOutcome::NoReader);
         };
+        let mut without_room = WriteOutcome::TooSlow;
         for piece in bytes.chunks(length_max.max(1)) {
             if self.waits && !self.wait_for_room(piece.len())? {
-                return Ok(WriteOutcome::TooSlow);
+                return Ok(without_room);
             }
             let Some(output) = &mut self.output else { return Ok(WriteOutcome::NoReader) };
             match output.write(piece) {
-                Ok(true) => {}
-                Ok(false) => return Ok(WriteOutcome::TooSlow),
+                Ok(true) => without_room = WriteOutcome::CutShort,
+                Ok(false) => return Ok(without_room),
                 Err(Fault::Abandoned) => return Ok(WriteOutcome::NoReader),
                 Err(fault) => return Err(self.failure(fault)),
             }
