@@ -39,7 +39,8 @@ impl BenchChild {
         self.send(&bytes.to_le_bytes(), &[])
     }
 
-    /// Blocks until the child has received the announced bytes.
+    /// Blocks until the child has received the number of bytes that [`Self::announce_bytes`] has
+    /// sent.
     pub(crate) fn wait_until_received(&self) -> Result<(), String> {
         let mut answer = [0; 256];
         match sys::descriptor::receive(&self.socket, &mut answer) {

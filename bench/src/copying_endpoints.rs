@@ -43,7 +43,7 @@ const COPYING_SINK: Description = Description {
     ..Description::EMPTY
 };
 
-/// A user buffer aligned to a cache line, like the buffer of the matcher in `pipes`.
+/// A buffer of a user's program, aligned to a cache line like the buffer of the matcher in `pipes`.
 #[repr(align(64))]
 struct UserBuffer([u8; BLOCK_SIZE]);
 

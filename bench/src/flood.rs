@@ -39,14 +39,14 @@ pub(crate) struct Flood {
     pub(crate) pair: Arc<NamespacePair>,
     sender: PacketSender,
     frames: Vec<Vec<u8>>,
-    /// Frames per second, or `None` for the full rate.
+    /// Number of frames to send per second, or `None` for the full rate.
     rate: Option<f64>,
     _full: Option<UdpSocket>,
 }
 
-/// Maximum number of frames sent over one veth pair before the other is used. This is at most a
-/// tenth of a second of traffic, but more frames than any ring in the benches holds, so that a slow
-/// reader loses frames.
+/// Maximum number of frames sent over one veth pair before the other pair is used. The number is at
+/// most a tenth of a second of traffic. It exceeds the capacity of any ring in the benches, so that
+/// a slow reader loses frames.
 const SEND_BATCH_FRAMES: usize = 25_000;
 
 /// Two identical veth pairs to which frames are sent alternately, of which only one is observed.

@@ -50,10 +50,10 @@ pub(crate) enum BetterDirection {
     Less,
 }
 
-/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate, which
-/// compares it with the first candidate, and a row for each goal, which compares the goal's
-/// candidate with its reference. If the rows are not selected ([`select_rows`]), measures nothing
-/// and returns no rows.
+/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate, compared
+/// with the first candidate, and a row for each goal, in which the goal's candidate is compared
+/// with its reference. Returns no rows, without measuring, if [`select_rows`] has not selected
+/// them.
 pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,
@@ -92,8 +92,8 @@ pub(crate) fn measure_interleaved(
     Ok((median(&sentinels), samples))
 }
 
-/// Returns the rows for samples taken in rounds: a row for each candidate, which compares it with
-/// the first candidate, and a row for each goal, which compares the goal's candidate with its
+/// Returns the rows for samples taken in rounds: a row for each candidate, compared with the first
+/// candidate, and a row for each goal, in which the goal's candidate is compared with its
 /// reference. A ratio above 1 means that the candidate is better.
 pub(crate) fn rows_of_samples(
     (bench, row, x): (&'static str, &str, f64),

@@ -82,8 +82,8 @@ impl<'a> RecentReads<'a> {
     }
 }
 
-/// Writes the contents of a buffer: as a pointer to their source if the buffer has not been
-/// accessed since it was read, and otherwise as a copy.
+/// Writes the contents of a buffer that was read lazily. Writes a pointer to the source of the
+/// bytes if the buffer has not been accessed since the read, and otherwise a copy.
 fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     match last.source_at(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {

@@ -14,13 +14,13 @@ use crate::sentinel::CacheRoundTrip;
 pub(crate) struct ObserverSample {
     /// Processor time of sending over the observed veth pair, in ns per frame.
     pub(crate) sending: f64,
-    /// Processor time of sending over the unobserved veth pair, in ns per frame.
+    /// Processor time of sending over the second, unobserved veth pair, in ns per frame.
     pub(crate) unobserved: f64,
     /// Processor time of the observing processes, in ns per frame.
     pub(crate) processes: f64,
     /// Share of the frames that were lost, from 0 to 1.
     pub(crate) lost: f64,
-    /// Number of wakeups by our doorbell.
+    /// Number of doorbells that the tap has sent during the sample.
     pub(crate) doorbells: u64,
 }
 

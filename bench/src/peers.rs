@@ -12,7 +12,7 @@ const LIBRARY_HEADER: &str = include_str!("../../crates/capi/include/streamline.
 /// The file name of the C library as built by cargo.
 const LIBRARY_FILE: &str = "libstreamline_c.so";
 
-/// A compiled program in a temporary directory.
+/// A program in C or C++ that a bench measures, compiled into a temporary directory.
 pub(crate) struct CompiledPeer {
     folder: TempDirectory,
     program: PathBuf,

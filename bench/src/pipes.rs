@@ -1,4 +1,4 @@
-//! The peer of a chain: the same filters as Unix processes that are connected by pipes.
+//! The peer of `bench chain`: the same filters as Unix processes that are connected by pipes.
 
 use crate::peers::CompiledPeer;
 use std::io::Read;

@@ -75,7 +75,7 @@ struct Curve {
     points: Vec<[f64; 4]>,
 }
 
-/// A bar: name, value, minimum and maximum.
+/// A bar of a chart: its name, and the median, minimum and maximum of its values.
 struct Bar {
     name: String,
     value: f64,
@@ -122,8 +122,8 @@ impl Panel<'_> {
     }
 }
 
-/// Returns a panel of curves for each unit, in the order of the rows, or panels of bars if there
-/// are no curves. Omits goal rows, which repeat other rows.
+/// Returns the panels of a chart, one for each unit, in the order of the rows. A panel contains
+/// curves or, if there are no curves, bars. Omits goal rows, which repeat other rows.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();
@@ -156,9 +156,9 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Returns the curves in order of decreasing last value, or no curves if the bench has no variable.
-/// A candidate may have several values at one x. Then the rest of each row's name becomes part of
-/// the name of its curve.
+/// Returns the curves of a chart, ordered by their last value, the largest first. Returns no curves
+/// if the bench has no variable. If a candidate has several values at one x, each of its curves is
+/// also named by the rest of the row's name.
 fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
     let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
@@ -192,7 +192,8 @@ fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     if varied { lines } else { Vec::new() }
 }
 
-/// Returns the parts of a row's name, except the part that contains the value of the variable.
+/// Returns the parts of a row's name, except the part that contains the value of the bench's
+/// variable.
 fn name_without_variable(row: &Row) -> Vec<&str> {
     let is_varied = |part: &&str| {
         let words: Vec<&str> = part.split(' ').collect();
@@ -211,7 +212,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis for positive values.
+    /// Creates an axis that covers `values`. The axis is logarithmic if all values are positive and
+    /// their ratio exceeds [`LOGARITHMIC_RATIO_MIN`].
     fn new(values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
@@ -234,9 +236,9 @@ impl Axis {
         if self.logarithmic { self } else { Self { low: 0.0, ..self } }
     }
 
-    /// Returns the values at which the axis has labels. On a logarithmic axis, these are 1, 2 and 5
-    /// times each power of ten, or only the powers if the axis is long; otherwise, they are
-    /// multiples of a step that yields a few labels.
+    /// Returns the values at which the axis has labels. A logarithmic axis has labels at 1, 2 and 5
+    /// times each power of ten or, if it is long, only at the powers. A linear axis has a few
+    /// labels, at multiples of a step.
     fn axis_label_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {
@@ -262,7 +264,7 @@ impl Axis {
     }
 }
 
-/// Formats a value with few digits, and sizes with a suffix.
+/// Formats a value for a chart with few digits. Multiples of 1024 get the suffix `K` or `M`.
 fn format_value(value: f64) -> String {
     let powers = [(1024.0 * 1024.0, "M"), (1024.0, "K")];
     for (power, letter) in powers {

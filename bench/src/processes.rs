@@ -1,5 +1,5 @@
-//! Control of the measured programs: their processor time, the wait until they are idle, and their
-//! termination.
+//! Control of the programs that a bench measures: their processor time, the wait until they are
+//! idle, and their termination.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl Children {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Interrupts all programs, and waits until they exit. Fails if one of the programs fails.
+    /// Interrupts all programs, and waits until they exit. Fails if a program exits with an error.
     pub(crate) fn interrupt_and_wait(mut self, name: &str) -> Result<(), String> {
         while let Some(child) = self.0.pop() {
             interrupt_and_wait(child, name)?;

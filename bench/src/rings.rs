@@ -35,7 +35,7 @@ const CANDIDATES: [RingChange; 5] = [
 ];
 /// Number of blocks per run of a request.
 const BLOCKS_PER_RUN: u64 = 4_000_000;
-/// Number of batches per run of the mechanism alone, a bare crossing.
+/// Number of batches that one run passes over a bare crossing, without a request.
 const BATCHES_PER_RUN: u64 = 400_000;
 /// Number of blocks per batch in a run of the mechanism alone. It is the same as in a request.
 const BLOCKS_PER_BATCH: usize = 64;

@@ -21,7 +21,7 @@ pub(crate) struct RunningTcpdumps {
 pub(crate) struct TcpdumpReport {
     /// Number of frames received: tcpdump's "packets received by filter".
     pub(crate) received: u64,
-    /// Number of these frames that were lost: tcpdump's "packets dropped by kernel".
+    /// Number of frames that tcpdump received but lost: its "packets dropped by kernel".
     pub(crate) lost: u64,
 }
 
@@ -39,8 +39,8 @@ impl RunningTcpdumps {
         Self::start_all(pair, folder, &all, rings)
     }
 
-    /// Starts a tcpdump for each file, to which it writes the captured frames. The tcpdumps have no
-    /// filter; otherwise, they are started as by [`Self::start`].
+    /// Starts a tcpdump for each file. Each writes the frames that it captures to its file, and has
+    /// no filter. Otherwise, the tcpdumps are started as by [`Self::start`].
     pub(crate) fn start_writing_files(
         pair: &NamespacePair,
         folder: &Path,
@@ -51,7 +51,7 @@ impl RunningTcpdumps {
         Self::start_all(pair, folder, &all, rings)
     }
 
-    /// Starts a tcpdump for each filter and file.
+    /// Starts a tcpdump for each pair of a filter and an output file in `wanted`.
     fn start_all(
         pair: &NamespacePair,
         folder: &Path,

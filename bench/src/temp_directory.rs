@@ -10,9 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Name prefix of directories that are locked.
+/// Name prefix of temporary directories that their bench has locked.
 const LOCKED_DIRECTORY_PREFIX: &str = "streamline-bench.";
-/// Name prefix of directories that are not locked yet.
+/// Name prefix of temporary directories that their bench has created but not locked yet.
 const UNLOCKED_DIRECTORY_PREFIX: &str = ".streamline-bench.";
 
 /// A temporary directory, removed on drop.
@@ -48,7 +48,7 @@ impl Drop for TempDirectory {
     }
 }
 
-/// Removes the directories of processes that have exited.
+/// Removes the temporary directories of processes that have exited.
 fn remove_stale(base: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(base)? {
         let entry = entry?;
@@ -73,9 +73,9 @@ mod tests {
 
     const PARENT_DIRECTORY_VARIABLE: &str = "STREAMLINE_BENCH_FOLDER";
 
-    /// Entry point of the child process of the next test. Creates a directory in the directory that
-    /// an environment variable names, and waits to be killed. Does nothing if the variable is not
-    /// set.
+    /// Entry point of the child process that `directory_of_a_killed_bench_is_removed_by_the_next`
+    /// starts and kills. Creates a directory in the directory that an environment variable names,
+    /// and waits. Does nothing if the variable is not set.
     #[test]
     fn child_creates_a_directory_and_waits() {
         let Some(base) = std::env::var_os(PARENT_DIRECTORY_VARIABLE) else { return };

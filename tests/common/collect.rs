@@ -32,7 +32,7 @@ pub(crate) struct CollectedBlock {
     pub(crate) session: u32,
     pub(crate) flags: BlockFlags,
     pub(crate) time: u64,
-    /// Length of the view in bytes, including bytes that were not captured.
+    /// Length of the block's view in bytes, including bytes that were not captured.
     pub(crate) length: u32,
     /// True if the block is a hole: its bytes were never captured.
     pub(crate) hole: bool,

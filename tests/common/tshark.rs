@@ -61,7 +61,7 @@ pub(crate) fn follow_streams(capture: &Path, expected: usize) -> Vec<FollowedCon
     }
 }
 
-/// Parses the output of `-z follow,tcp,raw`.
+/// Parses the output of `tshark -z follow,tcp,raw`. The keys are tshark's stream numbers.
 fn parse_follow_output(text: &str) -> BTreeMap<usize, FollowedConnection> {
     let mut found = BTreeMap::new();
     let (mut number, mut stream) = (None, FollowedConnection::default());

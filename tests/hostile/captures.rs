@@ -36,17 +36,17 @@ struct MutationSweep {
     requests: fn(&Path, &Path) -> Vec<String>,
     /// Number of requests at the start of the list that replay every capture.
     always_run: usize,
-    /// Number of requests, among the others in the list, that replay one capture. Successive
-    /// captures are replayed by different requests.
+    /// Number of requests of the list, after the first `always_run`, that replay one capture. The
+    /// next capture is replayed by other requests.
     rounds: usize,
     /// Number of mutations of each capture.
     mutations: MutationCounts,
-    /// True if the processor time is checked. A sweep that creates many files is not timed, because
-    /// the kernel spends most of the time on them.
+    /// True if the processor time of the requests is checked. It is not checked for requests that
+    /// create many files, because the kernel spends most of the time on the files.
     is_timed: bool,
 }
 
-/// A small set of requests and mutations, so that a debug build takes seconds.
+/// A small set of requests and mutations. Its test takes seconds even in a debug build.
 const SMALL_MUTATION_SWEEP: MutationSweep = MutationSweep {
     requests: |_, _| Vec::new(),
     always_run: 0,
@@ -196,7 +196,7 @@ fn run_mutation_sweep(captures: Captures, sweep: &MutationSweep) {
     assert_costs_within_limit(&spent.unwrap_or_default(), sweep.is_timed);
 }
 
-/// The state that all threads of a sweep share.
+/// The state of a run over all captures, shared by its threads.
 struct SweepProgress<'s> {
     sweep: &'s MutationSweep,
     paths: Vec<PathBuf>,
@@ -212,7 +212,8 @@ impl SweepProgress<'_> {
     }
 }
 
-/// A thread of a sweep, with a capture file of its own.
+/// A thread that processes captures of a [`MutationSweep`]. It writes each mutated capture to its
+/// own file.
 struct SweepWorker<'w> {
     work: &'w SweepProgress<'w>,
     now: &'w Mutex<String>,
@@ -289,8 +290,8 @@ impl<'w> SweepWorker<'w> {
         Self { work, now, file, requests, costs, scratch }
     }
 
-    /// Processes captures until the threads of the sweep have taken all of them. Returns the costs
-    /// of the requests.
+    /// Processes captures until the threads of the run have taken all of them. Returns the costs of
+    /// the requests.
     fn process_captures(mut self) -> Vec<RequestCost> {
         let &MutationSweep { always_run: always, rounds, mutations: mutation_counts, .. } =
             self.work.sweep;

@@ -173,7 +173,8 @@ fn sink_requests(
     lines
 }
 
-/// Returns the filter with the arguments of its example, and with each keyword of each parameter.
+/// Returns uses of the filter for requests: one with the arguments of the filter's example, and one
+/// for each keyword of each parameter.
 fn filter_variants(d: &Description) -> Vec<String> {
     let node = example_node(d);
     let needed = |key: &str| d.parameter(key).is_some_and(|p| p.default.is_none() && !p.optional);

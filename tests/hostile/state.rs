@@ -19,13 +19,14 @@ use testkit::{Random, Segment};
 const ROUNDS: usize = 20;
 /// Limit on processor time per pass in ns. A sandboxed process that exceeds it would be killed.
 const PASS_NS_MAX: u64 = 2_000_000_000;
-/// Maximum number of blocks that a filter may emit for one input block: the blocks around a gap,
-/// and their descriptions.
+/// Maximum number of blocks that a filter may emit for one input block. Around a gap, these are
+/// several blocks with their descriptions.
 const EMITTED_PER_BLOCK_MAX: u64 = 16;
-/// Maximum number of additional blocks that a filter may emit for one connection. All bytes of both
-/// directions may be missing, and each MB of the sequence numbers becomes a hole.
+/// Maximum number of blocks that a filter may emit for one connection, in addition to those for its
+/// input. In the worst case, all bytes of both directions are missing, and each MB of them becomes
+/// a hole.
 const EMITTED_PER_CONNECTION_MAX: u64 = 2 << 11;
-/// Boundary values written into forged state.
+/// Boundary values of integers, which are written into forged session state.
 const BOUNDARY_VALUES: [u64; 9] = [
     0,
     1,
@@ -102,7 +103,7 @@ struct FilterUnderTest {
     node: Node,
     taken: u64,
     passed: u64,
-    /// Number of held blocks in the loaded state.
+    /// Number of held blocks in the state that the filter has loaded.
     loaded_blocks: u64,
 }
 
@@ -142,7 +143,8 @@ impl FilterUnderTest {
         }
     }
 
-    /// Calls the filter with `came` blocks by `call`, and asserts that it stays within its limits.
+    /// Calls the filter once, by `call`. Asserts that the filter stays within its limits on time,
+    /// held blocks and emitted blocks. `came` is the number of blocks that it receives.
     fn call_filter<'a>(
         &mut self,
         came: u64,

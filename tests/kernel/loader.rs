@@ -17,7 +17,7 @@ use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until}
 const USER_CAPABILITIES: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
 const TRUSTED_CAPABILITIES: CapabilitySet = USER_CAPABILITIES.union(CapabilitySet::PERFMON);
 
-/// A program and its maps before loading.
+/// A program that is not loaded yet, with its maps.
 struct PreparedProgram {
     program: Program,
     maps: Vec<Map>,

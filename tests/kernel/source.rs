@@ -67,7 +67,8 @@ fn verifier_log_names_the_refused_filter() {
     assert!(tried >= 3, "only {tried} chains were tried");
 }
 
-/// Returns the index of the first instruction of a filter's code.
+/// Returns the index of the first instruction that was generated for a filter. `word` is the index
+/// of the filter in the chain.
 fn first_instruction(program: &Program, word: usize) -> usize {
     let line = program.source.iter().find(|line| line.filter == Some(word));
     line.expect("each word has code").from

@@ -62,8 +62,8 @@ fn assert_loss_found(found: &[LedgerImbalance], lost: &str, kind: &str) {
     assert_eq!(found[0].left - found[0].right, 1, "{}", found[0]);
 }
 
-/// Entry point of the child processes that lose blocks between the kernel and the reader of its
-/// ring.
+/// Entry point of the child processes that lose blocks between the kernel and the process that
+/// reads the kernel's ring.
 #[test]
 #[ignore = "asks the environment what to lose"]
 fn child_process_loses_blocks_after_the_kernel() {
@@ -116,13 +116,13 @@ fn child_process_loses_blocks_after_the_kernel() {
     assert_loss_found(&found, &lost, "ring");
 }
 
-/// Value of [`LOST_EDGE_VARIABLE`] that makes the kernel send all blocks to a node that does not
-/// exist, so that all blocks are lost.
+/// Value of [`LOST_EDGE_VARIABLE`] with which the kernel addresses all blocks to a node that does
+/// not exist, so that all blocks are lost.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
-/// Runs a child process for each of these losses: one block in the kernel ring, one block in a
-/// call, all blocks on a misdirected edge, and none. Each process asserts that its ledger reports
-/// exactly this loss, at the ring.
+/// Loses blocks between the kernel and a process, in a separate child process for each kind of
+/// loss: one block in the kernel ring, one block in a call, all blocks on a misdirected edge, and
+/// none. Each process asserts that its ledger reports exactly this loss, at the ring.
 #[test]
 fn ledger_finds_each_loss_between_kernel_and_process() {
     if need::require_bpf().is_none() {

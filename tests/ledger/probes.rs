@@ -37,7 +37,7 @@ impl NumberCounts {
     }
 }
 
-/// The common fields of the descriptions of probes that report.
+/// The fields that the descriptions of all reporting test filters have in common.
 const REPORTING_PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
 /// A filter that passes all blocks, and reports their numbers.
@@ -161,7 +161,7 @@ impl Stream for HoldBlocksFilter {
     }
 }
 
-/// The number of the block at which the probe `breaks` panics.
+/// The number of the block at which the test filter `breaks` panics.
 pub(crate) const PANICKING_BLOCK: u64 = 5000;
 
 /// A filter that panics at block [`PANICKING_BLOCK`].
@@ -181,7 +181,8 @@ impl Classify for PanicAtBlock {
     }
 }
 
-/// Returns the report of a probe as counts by number; empty if the probe made no report.
+/// Returns the report of the test filter `probe` as counts by number. The result is empty if the
+/// filter made no report.
 pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
     let mut numbers = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {

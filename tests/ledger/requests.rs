@@ -11,7 +11,7 @@ use engine::run::Outcome;
 use std::collections::BTreeSet;
 use testkit::Random;
 
-/// Names of the probes that drop blocks and report their numbers.
+/// Names of the test filters that drop blocks and report their numbers.
 const DROPPING_PROBES: [&str; 3] = ["third", "even", "few"];
 
 fn run(text: &str, settings: Settings) -> Outcome {
@@ -21,9 +21,9 @@ fn run(text: &str, settings: Settings) -> Outcome {
     outcome
 }
 
-/// Runs a request that sends `sent` numbers through the filters `behind` to a capture, without
-/// branches. Asserts that each number either arrived or was reported as dropped by a probe, and
-/// that the ledger agrees.
+/// Runs a request without branches that sends `sent` numbers through the filters `behind` to a
+/// capture. Asserts that each number either arrived or was reported as dropped by a test filter,
+/// and that the ledger agrees.
 fn assert_every_number_accounted_for(behind: &str, sent: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("arrived.pcap");

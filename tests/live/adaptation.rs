@@ -18,9 +18,10 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Assumed cost of moving a frame from the kernel to a thread in ns, so high that measured costs do
-/// not matter. In the kernel, every frame costs [`ASSUMED_TWIN_NS`], and a frame for port 9 also
-/// costs this amount. In a thread, every frame costs this amount.
+/// Assumed cost, in ns, of moving a frame from the kernel to a thread. It exceeds any measured
+/// cost, so that it decides the placement. If the filters run in a thread, every frame pays it. If
+/// they run in the kernel, only a frame for port 9 pays it, and every frame costs
+/// [`ASSUMED_TWIN_NS`] in addition.
 const ASSUMED_KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
 const ASSUMED_TWIN_NS: f64 = 5e7;

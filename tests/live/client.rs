@@ -21,7 +21,8 @@ const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
 /// The part of each second in which requests are started, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
-/// The requests whose timestamps may differ between two logs, of all requests that were sent.
+/// The requests that a client has sent. It lists those whose timestamps may differ between the logs
+/// of the server and of the observer.
 #[derive(Debug, Default)]
 pub(crate) struct SentRequests {
     /// Paths of the requests whose exchange straddles a second boundary.

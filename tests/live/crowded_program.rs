@@ -9,10 +9,10 @@ use engine::kernel::point::AttachPoints;
 use engine::run::Outcome;
 use testkit::net::{NamespacePair, SERVER_DEVICE};
 
-/// Number of requests, more than fit into one program. A program has at most 64 maps: two of its
-/// own, one for each owner of a request, and three for each request of this test.
+/// Number of requests, more than fit into one kernel program. Such a program has at most 64 maps:
+/// two of its own, one for each owner of a request, and three for each request of this test.
 const REQUEST_COUNT: usize = 24;
-/// Number of requests that fit into one program.
+/// Number of requests that fit into one kernel program.
 const REQUESTS_PER_PROGRAM: usize = 20;
 /// Number of frames sent; one in four goes to port 53.
 const FRAMES_SENT: usize = 80;

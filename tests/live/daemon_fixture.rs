@@ -213,8 +213,9 @@ impl DaemonFixture {
         KernelObjects::list_process(self.lock_daemon().id())
     }
 
-    /// Waits until all requests have released their resources: the resources equal those in
-    /// `before`, counted before the requests, and none of the kernel objects in `numbered` exists.
+    /// Waits until all requests have released their resources. `before` contains the resources that
+    /// were counted before the requests; the same resources must remain. None of the kernel objects
+    /// in `numbered` may exist any longer.
     #[track_caller]
     pub(crate) fn assert_resources_restored(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;

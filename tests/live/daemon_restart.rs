@@ -334,10 +334,10 @@ impl DaemonKillTrial {
         start_daemon(&self.manager, &self.fixture.pair.server, &words)
     }
 
-    /// Replaces the running daemon with one that stops before `step`. Calls `work` meanwhile, and
-    /// then replaces the stopped daemon. Returns `None` if the daemon did not reach the step.
-    /// Returns `Some(None)` without calling `work` if the daemon stopped before it replied to
-    /// clients. Otherwise, returns the result of `work`.
+    /// Replaces the running daemon with one that stops before `step`. Calls `work` while the daemon
+    /// is stopped, and then replaces it. Returns the result of `work`. Returns `Some(None)` without
+    /// calling `work` if the daemon stopped before it replied to clients, and `None` if it did not
+    /// reach the step.
     fn with_fault_at<T: Send>(
         &self,
         step: u32,

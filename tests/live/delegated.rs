@@ -47,7 +47,7 @@ pub(crate) fn plan_kernel_part(text: &str, machine: &Machine) -> KernelPart {
     KernelPart { nodes, ring: program.ring.clone() }
 }
 
-/// Attaches a request for a user at the server's end of the veth pair.
+/// Attaches the kernel part of a user's request at the server's end of the veth pair.
 pub(crate) fn attach(
     pair: &NamespacePair,
     points: &AttachPoints,
@@ -57,7 +57,7 @@ pub(crate) fn attach(
     pair.server.run_in_network_namespace(|| attach_in_this_namespace(points, text, owner))
 }
 
-/// Attaches a request for a user in this thread's namespace.
+/// Attaches the kernel part of a user's request in this thread's namespace.
 fn attach_in_this_namespace(
     points: &AttachPoints,
     text: &str,
@@ -81,7 +81,7 @@ fn marked_frames(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
     vec![frame; count]
 }
 
-/// Returns true if a map contains the mark.
+/// Returns true if the memory of a user's rings contains the bytes `mark`.
 fn contains_mark(rings: &ProgramRings, mark: &[u8]) -> bool {
     let mut bytes = vec![0; rings.memory().len()];
     assert!(rings.memory().copy(0, &mut bytes));
@@ -301,11 +301,13 @@ fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     process::spawn(&mut command).ok().or_else(|| need::report_skip(why))
 }
 
-/// A kernel host that passes its requests to the process at the other end of standard input.
+/// A [`Host`] without rights of its own. It passes each request for kernel filters to the process
+/// at the other end of standard input.
 #[derive(Debug)]
 struct RemoteKernel;
 
-/// A request of this process that the process at the other end of standard input serves.
+/// A request for kernel filters that the process at the other end of standard input serves for this
+/// process.
 #[derive(Debug, Default)]
 struct RemoteRequest(OnceLock<FinalCounters>);
 
@@ -343,8 +345,9 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// Asserts that a user cannot change the rings. Every attempt to map them for writing or to set
-/// their contents must be refused, and so must another map in place of a ring.
+/// Asserts that a user cannot change the rings. Every attempt to map the rings for writing, or to
+/// set their contents, must be refused. A map of another kind in place of a ring must be refused
+/// too.
 fn assert_writes_are_refused(
     layout: &DelegatedLayout,
     [records, pointers, doorbell]: [&OwnedFd; 3],

@@ -12,7 +12,7 @@ use testkit::{Captures, Random, need};
 
 /// Maximum frame length that the veth pair carries, in bytes.
 const FRAME_MAX: usize = 9000 + 14;
-/// Maximum total length of all frames in bytes.
+/// Maximum total length of all hostile frames in bytes.
 const BYTES_MAX: usize = 60 << 20;
 /// Limit on the request's resident memory in bytes.
 const RESIDENT_BYTES_MAX: u64 = 400 << 20;

@@ -49,8 +49,9 @@ fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Sends the same frames to two requests with the filters `behind`: one whose `rx` the plan places
-/// in the kernel, and one whose `rx` is in a thread. Returns the results of both.
+/// Sends the same frames to two requests with the same filters `behind` the source. The plan places
+/// the source of one request in the kernel; the source of the other is in a thread. Returns both
+/// results.
 fn run_in_kernel_and_thread(
     pair: &NamespacePair,
     behind: &str,
@@ -84,8 +85,8 @@ fn report_counters(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// Returns, for each filter, the blocks that it received, the blocks that it passed, the blocks
-/// whose class no arc selected, and the blocks that it gave no class.
+/// Returns the block counts of each filter: received, passed, of a class that no arc selected, and
+/// without a class.
 fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let one = |name: &&str| {
         let filter = filter_entry(ran, name);

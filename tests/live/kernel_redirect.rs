@@ -75,8 +75,8 @@ fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns, for each filter, the blocks that it received, the blocks that it passed, the blocks
-/// whose class no arc selected, the blocks that it gave no class, and the blocks that it dropped.
+/// Returns the block counts of each filter: received, passed, of a class that no arc selected,
+/// without a class, and dropped.
 fn block_counts(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
     let one = |name: &&str| what.map(|what| filter_entry(ran, name)[what].clone());
@@ -318,8 +318,8 @@ fn kernel_redirect_on_the_default_route_needs_force() {
     assert_eq!(filter_entry(&ran, "rx")["space"], "kernel", "{}", ran.err);
 }
 
-/// Runs a redirecting request with 64 filters in the kernel. Each of them may return unsure for a
-/// frame; the headroom of the frame then names the filter.
+/// Runs a redirecting request with 64 filters in the kernel. Each filter may return unsure for a
+/// frame. The number of that filter then travels to the process in the frame's headroom.
 #[test]
 fn v5_redirect_of_64_filters_runs_in_the_kernel() {
     let Some(pair) = quiet_pair(1500) else { return };

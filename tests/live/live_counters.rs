@@ -20,8 +20,9 @@ fn blocks_taken_by_node(ledger: &Ledger, name: &str) -> u64 {
     entries.map(|entry| entry.taken.blocks).sum()
 }
 
-/// Runs a request whose filters are in the kernel and, after `dport`, in a thread. Asserts that its
-/// counters are right while it runs, and equal those of its final report after its end.
+/// Runs a request whose filters are in the kernel up to `dport`, and in a thread after it. Asserts
+/// that the request's counters are right while the request runs, and that they equal the counters
+/// of the final report after its end.
 fn assert_live_counters_equal_final_counters(pair: &NamespacePair, source: &str) {
     let points = AttachPoints::default();
     let branches = "(|53 count + |80 match \"no such text\")";

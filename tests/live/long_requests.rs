@@ -1,7 +1,7 @@
-//! Tests of requests with many filters. All filters run in the kernel unless they need too many
-//! exits. A filter may return unsure for a frame, which then continues at that filter in the
-//! process. The results equal the results of the same request in a thread. [FEATURES V5; CONTRACT
-//! 18, 19]
+//! Tests of requests with many filters. All filters run in the kernel unless frames could leave it
+//! at too many places (exits). A filter may return unsure for a frame, which then continues at that
+//! filter in the process. The results equal the results of the same request in a thread. [FEATURES
+//! V5; CONTRACT 18, 19]
 
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
@@ -24,8 +24,8 @@ const DESTINATION_ADDRESS: &str = "198.19.0.1";
 const UNSURE_COPIES: usize = 3;
 
 /// Returns a request with `filters` filters in addition to a few fixed filters. Two of the fixed
-/// filters return unsure for some frames: `eth` after the first third, and `network` after the
-/// second.
+/// filters return unsure for some frames: `eth`, which follows the first third of the filters, and
+/// `network`, which follows the second third.
 pub(crate) fn request_with_filters(rx: &str, network: &str, filters: usize) -> String {
     let third = filters / 3;
     let any = "bpf \"not arp\" | ".repeat(third);
@@ -44,9 +44,9 @@ fn datagram_with_many_headers() -> Frame {
     (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
 }
 
-/// Returns frames for which `eth` in the kernel returns unsure and, for each of them, three frames
-/// for which `network` ([`request_with_filters`]) does: a frame with too many extension headers,
-/// and both fragments of a datagram.
+/// Returns frames for which filters in the kernel return unsure. For each frame that concerns
+/// `eth`, there are three that concern `network` ([`request_with_filters`]): a frame with too many
+/// extension headers, and both fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let stack = || {
         Frame::ethernet()
@@ -94,10 +94,9 @@ pub(crate) fn assert_unsure_exits(ran: &ObserverResult, network: &str) {
     }
 }
 
-/// Returns, for each filter in order, its name, the blocks that it received, the blocks that it
-/// passed, the blocks whose class no arc selected, the blocks that it gave no class, and the blocks
-/// that it dropped. Omits the source and the first filter, because they also count frames that the
-/// host sends by itself.
+/// Returns, for each filter in order, its name and its block counts: received, passed, of a class
+/// that no arc selected, without a class, and dropped. Omits the source and the first filter,
+/// because they also count frames that the host sends by itself.
 pub(crate) fn block_counts(ran: &ObserverResult) -> Vec<Value> {
     let what = ["name", "taken", "passed", "unselected", "unanswered", "dropped"];
     let filters = ran.ledger["filters"].as_array().expect("filters").iter();
@@ -141,8 +140,8 @@ fn v5_request_of_200_filters_runs_in_the_kernel() {
     assert_runs_in_kernel("ip", 200);
 }
 
-/// Runs a request that needs more exits than a program can count. Asserts that the filters whose
-/// exits fit stay in the kernel.
+/// Runs a request whose kernel program would need more exits than it can count. An exit is a place
+/// where frames leave the kernel. Asserts that the filters whose exits fit stay in the kernel.
 #[test]
 fn v5_too_many_exits_leave_a_prefix_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };

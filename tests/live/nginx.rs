@@ -56,8 +56,8 @@ impl Drop for Nginx {
 /// Names and lengths in bytes of the files that the server serves.
 const SERVED_FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
 
-/// The configuration: one process in the foreground, with a log that states the time of the last
-/// wake-up.
+/// The configuration of nginx: one process in the foreground, with a log that states the time of
+/// the last wake-up.
 const NGINX_CONFIGURATION: &str = "
 daemon off;
 master_process off;

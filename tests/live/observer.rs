@@ -277,7 +277,7 @@ pub(crate) struct SourceReport {
 }
 
 impl SourceReport {
-    /// Returns the sum of the reported losses.
+    /// Returns the number of lost frames, summed over all locations whose counter could be read.
     pub(crate) fn total_lost(&self) -> u64 {
         self.dropped.iter().filter_map(|(_, number)| *number).sum()
     }

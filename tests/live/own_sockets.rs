@@ -70,7 +70,8 @@ struct UserPacket {
 }
 
 impl Tap {
-    /// Attaches the request `text` for a user in a namespace, and reads its packets.
+    /// Attaches the kernel part of a user's request `text` in a namespace. The returned tap reads
+    /// the packets from its ring.
     fn attach(space: &Namespace, points: &AttachPoints, user: u32, text: &str) -> Self {
         let (delegated, running): (DelegatedProgram, DelegatedRequest) = space
             .run_in_network_namespace(|| {
@@ -122,7 +123,7 @@ impl Tap {
     }
 }
 
-/// Number of bytes per conversation and direction.
+/// Number of bytes that each side of a conversation sends.
 const CONVERSATION_BYTES: usize = 600_000;
 
 /// Exchanges data over TCP between a user and the server at `listener`. The server closes its
@@ -149,7 +150,7 @@ fn exchange_data(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u
     });
 }
 
-/// Returns the bytes that each side of a conversation sends: the mark, repeated.
+/// Returns the bytes that each side of a conversation sends: repetitions of `mark`.
 fn conversation_text(mark: &[u8]) -> Vec<u8> {
     mark.iter().copied().cycle().take(CONVERSATION_BYTES).collect()
 }

@@ -121,8 +121,9 @@ fn run_with_branches(pair: &NamespacePair, way: impl Fn(usize) -> String) -> Obs
     ran
 }
 
-/// Runs a filter with an arc for each of 40 classes in the kernel. Because a frame has only one
-/// class, it takes only one exit, and the number of exits per frame stays within the limit.
+/// Runs a filter with an arc for each of 40 classes in the kernel. A frame has only one class, so
+/// it leaves the kernel at only one place (exit), and the number of exits per frame stays within
+/// the limit.
 #[test]
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = quiet_pair() else { return };
@@ -132,8 +133,8 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     assert_eq!(ran.frames("1.pcap").len(), 0);
 }
 
-/// Runs a filter that needs more exits for one frame than a program may have. Asserts that the
-/// filter runs in a thread, and that the report gives the reason.
+/// Runs a filter from which one frame can leave the kernel at more places (exits) than a program
+/// may have. Asserts that the filter runs in a thread, and that the report gives the reason.
 #[test]
 fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = quiet_pair() else { return };

@@ -380,7 +380,7 @@ fn add_return_link(pair: &NamespacePair) {
     pair.server.wait_until_up("back0");
 }
 
-/// Sends frames over one veth pair while a request forwards them to the other. Returns the
+/// Sends frames over one veth pair while a request forwards them to a second veth pair. Returns the
 /// request's result and the forwarded frames.
 fn run_forwarding(
     pair: &NamespacePair,

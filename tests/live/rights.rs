@@ -39,7 +39,7 @@ impl UnprivilegedUser<'_> {
         serde_json::from_slice(&output.stdout).expect("an object")
     }
 
-    /// Runs a request over 100 datagrams.
+    /// Runs a request while 100 datagrams are sent to it.
     fn run_request(&self, program: &Path, line: &str) -> ObserverResult {
         let near = &self.pair.server;
         let observer = Observer::start_by_command(near, |_| self.command(program), line);
@@ -61,9 +61,9 @@ fn kernel_refusal(explained: &Value, name: &str) -> Option<String> {
     kernel?["refused"].as_str().map(str::to_owned)
 }
 
-/// Sets of capabilities, each with the expected result of loading a program: `None` if the kernel
-/// refuses the program, `Some(true)` if it is loaded hardened, that is, without CAP_PERFMON, and
-/// otherwise `Some(false)`.
+/// Sets of capabilities, each with the expected result of loading a program. `None` means that the
+/// kernel refuses the program. `Some(true)` means that the program is loaded hardened, that is,
+/// without CAP_PERFMON. `Some(false)` means that it is loaded with CAP_PERFMON.
 const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),
     (",+net_raw,+net_admin", None),

@@ -143,7 +143,8 @@ fn assert_each_once(text: &str) {
     assert!(!text.contains(".."));
 }
 
-/// Returns the connections and numbers of the requests in a text, in order.
+/// Returns, for each request in a text, the number of its connection and its number in the
+/// connection.
 fn request_numbers_in(text: &str) -> Vec<(usize, usize)> {
     let line = |line: &str| {
         let path = line.trim_end().strip_prefix("GET /c")?.strip_suffix(" HTTP/1.1")?;
@@ -178,8 +179,8 @@ fn bytes_sent() -> u64 {
     sent.sum()
 }
 
-/// Runs the shell job on a path with the given source, whose filter `dport` must run in the space
-/// `space`.
+/// Runs the paper's shell job on a path with the given source, whose filter `dport` must run in the
+/// space `space`.
 fn run_clean_requests_job(source: &str, space: &str) {
     let here = (|| {
         need::require_root()?;

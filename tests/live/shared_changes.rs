@@ -71,9 +71,8 @@ pub(crate) fn reports_no_loss(message: &str) -> bool {
     message.contains("lost 0, duplicated 0, reordered 0")
 }
 
-/// Returns true if the reply reports one of two failures: a thread did not start the command in
-/// time, or was waiting for room in a ring. On a busy machine, both mean that a thread got no CPU
-/// time.
+/// Returns true if the reply reports that a thread got no CPU time on a busy machine. Two failures
+/// show this: a thread did not start the command in time, or it was waiting for room in a ring.
 pub(crate) fn reports_no_processor_time(message: &str) -> bool {
     message.contains("did not start the command in time")
         || message.contains("waits for room in a ring")

@@ -275,9 +275,9 @@ pub(crate) fn send_until(pair: &NamespacePair, apart_us: u64, stop: &AtomicBool)
     })
 }
 
-/// Starts and stops requests under traffic. Asserts that a request that stays receives every number
-/// once and in order, or counts it as lost, and that a new request receives all numbers from its
-/// first to its last.
+/// Starts and stops requests under traffic while another request runs throughout. Asserts that this
+/// request receives every number once and in order, or counts it as lost. Each new request must
+/// receive all numbers from its first to its last.
 fn start_and_stop_requests(rounds: usize, apart_us: u64) {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
@@ -314,7 +314,7 @@ fn start_and_stop_requests(rounds: usize, apart_us: u64) {
 }
 
 /// Starts a request, waits until it receives frames, and stops it. Returns the number of frames
-/// that it lost because its ring was lapped.
+/// that the request lost because its ring was lapped.
 fn start_and_stop_request(
     pair: &NamespacePair,
     points: &AttachPoints,

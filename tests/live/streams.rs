@@ -19,7 +19,7 @@ const FRAMES_MAX: usize = 3_000;
 /// Maximum length in bytes of the frames that the veth pair carries.
 const FRAME_MAX: usize = 1_514;
 
-/// Path fragments that select the captures to send. The variable `CASES` replaces them; `CASES=/`
+/// Parts of the paths of the captures that are sent. The variable `CASES` replaces them; `CASES=/`
 /// selects all captures, which takes half a minute.
 const CAPTURE_PATH_PARTS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
 

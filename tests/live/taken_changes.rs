@@ -12,8 +12,8 @@ use pipeline::edit::Edit;
 use std::sync::atomic::AtomicBool;
 use testkit::net::{SERVER_DEVICE, wait_until};
 
-/// The changes in the order in which the test makes them: each kind of change, of filters in the
-/// kernel and in the process.
+/// The changes that the test makes, in this order. They include each kind of change, for filters in
+/// the kernel and for filters in the process.
 const CHANGES: [&str; 7] = [
     "insert ip before udp",
     "move udp process",

@@ -192,8 +192,8 @@ fn take_collected(id: u64) -> Vec<RecordedBlock> {
     kept.get_or_insert_default().remove(&id).unwrap_or_default()
 }
 
-/// Runs a request with `keep` and `replicas` replicas; returns the collected blocks and the
-/// outcome.
+/// Runs a request that contains the test filter `keep`, with `replicas` replicas. Returns the
+/// collected blocks and the outcome.
 pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>, Outcome) {
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));

@@ -20,7 +20,8 @@ struct MovedStateCounts {
     held: u64,
 }
 
-/// Moves random buckets between random replicas until the path ends.
+/// Moves sessions between random replicas until the path ends. Sessions move in buckets, the groups
+/// into which their hash divides them.
 fn move_random_buckets(live: &Live, replicas: u8, mut random: Random) -> MovedStateCounts {
     let mut all = MovedStateCounts::default();
     while !live.is_ended() {
@@ -89,7 +90,7 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
 /// Number of flows. The first flow becomes an elephant: it is much larger than all others.
 const FLOWS: u16 = 40;
 
-/// Returns a capture in which all flows have a frame in turn. If `skewed` is true, every second
+/// Returns a capture of [`FLOWS`] flows, whose frames alternate. If `skewed` is true, every second
 /// frame belongs to the first flow.
 fn flow_records(skewed: bool) -> Vec<u8> {
     let flow =

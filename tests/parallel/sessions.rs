@@ -93,8 +93,8 @@ pub(crate) fn delayed_traffic(seed: u64, connections: usize, distance: usize) ->
     capture
 }
 
-/// Asserts that this request gives the same blocks, in the same order, with 2 to 4 replicas as with
-/// a single instance, and that no block comes late. Returns the number of blocks.
+/// Asserts that a request emits the same blocks in the same order with 2 to 4 replicas as with a
+/// single instance, and that the ledger counts no block as late. Returns the number of blocks.
 fn assert_replicas_agree(text: &str) -> usize {
     let one = renumber_sessions(collect(text, 1));
     for replicas in 2..=4 {

@@ -77,8 +77,8 @@ fn decode_sessions(mut bytes: &[u8]) -> Vec<MovedSession> {
     saved
 }
 
-/// Entry point of the second process. It reads a state from standard input, receives the second
-/// half of the traffic, and prints its report and its results.
+/// Entry point of the child process that continues the run. It reads a state from standard input,
+/// receives the second half of the traffic, and prints its report and its results.
 #[test]
 fn child_process_continues_from_state() {
     let Ok(name) = std::env::var(CHILD_VARIABLE) else { return };

@@ -42,7 +42,7 @@ fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<Kerne
     })
 }
 
-/// Compares the answers of all available judges on every frame.
+/// Compares the answers of all available implementations of `dport` (the judges) on every frame.
 fn compare_judges<'a>(
     allowed: LoadPermission,
     target: Target,
@@ -229,7 +229,8 @@ impl LaneFilter for CountClassesFilter {
     }
 }
 
-/// Counts a judge's answers to the frames by class. Returns them in the form of a filter's report.
+/// Lets a judge, an implementation of a twin, answer for each frame, and counts its answers by
+/// class. Returns the counts in the form of a filter's report.
 fn count_answers(judge: &mut dyn TwinRunner, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = CountClassesFilter::default();
     for frame in frames {

@@ -161,7 +161,8 @@ fn start_with_descriptors(role: &str, offer: &RingOffer) -> Option<Child> {
 const SECOND_PROCESS: &str = "the stranger";
 const THIRD_PROCESS: &str = "a third process";
 
-/// Entry point of the other processes, which receive the descriptors over standard input.
+/// Entry point of the other processes that attempt to write. They receive the descriptors over
+/// standard input.
 #[test]
 fn child_process_attempts_to_write() {
     let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
@@ -247,7 +248,8 @@ fn write_blocks(writer: &mut BlockWriter, blocks: std::ops::Range<u64>) {
     writer.publish();
 }
 
-/// On unsealed memory every attempt succeeds, so it is the seals that prevent the attempts.
+/// Every attempt to write or to resize a shared file succeeds on unsealed memory, so it is the
+/// seals that prevent the attempts.
 #[test]
 fn every_attempt_succeeds_on_unsealed_memory() {
     for (what, attempt) in WRITE_ATTEMPTS.iter().chain(RESIZE_ATTEMPTS) {

@@ -167,8 +167,8 @@ impl Trial {
         Resources::count_this_process(&self.pair, &self.working_directory())
     }
 
-    /// Adds resources that remain after the first run of a request to the baseline, because the
-    /// process keeps them for later requests.
+    /// Adds to the baseline the resources that remain after the first run of the request `line`,
+    /// because the process keeps them for later requests.
     fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
             if self.resources().excess_over(&self.baseline).is_empty() {

@@ -6,7 +6,7 @@ use crate::captures;
 use crate::messages;
 use std::path::Path;
 
-/// The texts that the rules of each case search for in the response body.
+/// The texts that Suricata's rules for these cases search for in the response body.
 const BODY_TEXTS: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
 /// Cases whose body is not in our output, each with the reason.

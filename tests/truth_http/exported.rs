@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A capture in which our bodies differ from those of tshark: the number of bodies that only we
-/// find, the number that only tshark finds, the frame, and the reason.
+/// A capture in which our HTTP bodies differ from those of tshark, and by how much: the number of
+/// bodies that only we find, the number that only tshark finds, the frame, and the reason.
 struct ExpectedDifference {
     capture: &'static str,
     ours: usize,
@@ -223,11 +223,13 @@ fn is_complete(path: &Path) -> bool {
     packets.all(|(packet, frame)| packet.wire_length as usize == frame.len())
 }
 
-/// Numbers of bodies of a capture, by comparison with tshark.
+/// Numbers of HTTP bodies in a capture that agree with tshark's, that cannot be compared, and that
+/// differ.
 #[derive(Debug, Default)]
 struct BodyCounts {
     same: usize,
-    /// Number of our bodies that tshark does not export by design, so that they cannot be compared.
+    /// Number of HTTP bodies in our output that tshark does not export by design, so that they
+    /// cannot be compared.
     unjudged: usize,
     ours: Vec<String>,
     theirs: Vec<String>,

@@ -88,7 +88,8 @@ enum RestoredState {
     Nothing,
 }
 
-/// Number of blocks that agree between two runs, and amount of state that moved.
+/// The result of moving state during runs: the number of blocks that agree with a run without a
+/// move, and the numbers of sessions and held blocks that moved.
 #[derive(Clone, Copy, Debug, Default)]
 struct StateMoveResult {
     blocks: usize,

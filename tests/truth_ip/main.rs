@@ -116,7 +116,8 @@ fn ip_verify_counter(outcome: &Outcome, name: &str) -> u64 {
 }
 
 /// Sends about 60 MB of datagrams, nearly half of them fragmented, with the frames shuffled in
-/// windows of 3,000. This exceeds the size of the pool, so fragments are held while it is lapped.
+/// windows of 3,000. The datagrams exceed the size of the pool, so that `ip` holds fragments while
+/// the pool is lapped.
 #[test]
 fn held_fragments_survive_laps_of_their_pool() {
     let mut random = Random::with_replayable_seed();
@@ -173,8 +174,8 @@ fn corpus_reassembled_packets_equal_those_of_tshark() {
     assert_tshark_agrees(&files.map(|name| cases.join(name)), 300);
 }
 
-/// Asserts that tshark finds the same UDP datagrams in each capture and in the output of `ip` for
-/// it, and more than `least` in all captures together.
+/// Asserts that tshark finds the same UDP datagrams in each capture as in the output of `ip` for
+/// this capture. All captures together must contain more than `least` datagrams.
 fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
     if need::require_command("tshark").is_none() {
         return;

@@ -84,7 +84,7 @@ fn stream_files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     files.map(|file| file.path()).filter(|path| path.extension().is_none_or(|e| e != "jsonl"))
 }
 
-/// Returns the name of a stream from its file name, without the sequence number.
+/// Returns the name of a stream: the name of its file without the sequence number.
 fn stream_name(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.split_once('-').map_or(name, |(_, rest)| rest).to_owned()

@@ -44,8 +44,8 @@ const RESET_TEXT_REASON: &str =
 const CONFLICTING_OVERLAP_REASON: &str =
     "segments overlap with different data: the first is used (`policy=first`)";
 
-/// Captures with connections inside a protocol that no filter decapsulates, each with their number
-/// and the protocol.
+/// Captures with connections inside a protocol that no filter decapsulates. Each has the number of
+/// these connections, and the protocol.
 const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("libpcap-filter/pcap/filter/AH-IPcomp-IPv4.pcap", 1, "AH"),
     ("libpcap-filter/pcap/filter/arcnet-rfc1051-arp-icmp-http.pcap", 1, "ARCNET"),
@@ -70,7 +70,7 @@ const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("zeek/Traces/tunnels/gtp/gtp_ext_header.pcap", 1, "GTP"),
 ];
 
-/// Argument that disables timeouts, because tshark has none.
+/// Argument of `tcp` that disables its timeouts, because tshark has none.
 const NO_TIMEOUT_ARGUMENT: &str = "timeout=1000000h";
 
 #[test]
@@ -215,8 +215,8 @@ fn without_trailing_gap(spans: &[StreamSpan]) -> &[StreamSpan] {
     }
 }
 
-/// Returns true if `ours` equals `theirs`, or begins with it and continues with a gap. Trailing
-/// gaps are ignored.
+/// Returns true if `ours` equals `theirs`, or if `ours` consists of `theirs`, a gap and anything
+/// after it. Ignores trailing gaps.
 fn continues_with_gap(ours: &[StreamSpan], theirs: &[StreamSpan]) -> bool {
     let (ours, theirs) = (without_trailing_gap(ours), without_trailing_gap(theirs));
     let rest = ours.strip_prefix(theirs);
@@ -231,7 +231,8 @@ fn without_gaps(spans: Vec<StreamSpan>) -> Vec<StreamSpan> {
     bytes
 }
 
-/// Formats the lengths of the spans of both sides, with gaps as negative numbers.
+/// Formats the spans of both directions of a connection as their lengths. A gap has a negative
+/// length.
 fn format_lengths(sides: &[Vec<StreamSpan>; 2]) -> String {
     let one = |span: &StreamSpan| match span {
         StreamSpan::Bytes(bytes) => bytes.len().to_string(),

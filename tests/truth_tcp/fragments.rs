@@ -6,10 +6,10 @@ use crate::request::PlannedRequest;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A requirement on the packets of a capture.
+/// A requirement on the IP packets in a capture, derived from a test of suricata-verify.
 #[derive(Clone, Copy)]
 enum Requirement {
-    /// `ip` drops a packet, or does not answer it, for this reason.
+    /// `ip` drops a packet, or gives it no class, for this reason.
     Reason(&'static str),
     /// A number of packets of an IP protocol satisfy a predicate. The fields are the number, the
     /// protocol and the predicate.

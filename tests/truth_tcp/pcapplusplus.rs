@@ -65,7 +65,7 @@ fn fragments_reassemble_to_the_sent_packets() {
     }
 }
 
-/// Compares with the output of PcapPlusPlus `TcpReassembly`: a file per side in
+/// Compares our streams with the output of PcapPlusPlus `TcpReassembly`: a file per side in
 /// `tcpreassembly_sides`, and both sides in order of arrival in `tcpreassembly_sanity`.
 #[test]
 fn corpus_both_directions_of_a_connection_are_exact() {
@@ -107,8 +107,8 @@ fn corpus_both_directions_of_a_connection_are_exact() {
     }
 }
 
-/// Compares with the output of PcapPlusPlus `IPDefragUtil`: one packet from eleven fragments, and
-/// 190 packets from 3,000.
+/// Compares our reassembled packets with the output of PcapPlusPlus `IPDefragUtil`: one packet from
+/// eleven fragments, and 190 packets from 3,000.
 #[test]
 fn corpus_fragments_reassemble_to_the_sent_packets() {
     let Some(examples) = examples_directory() else { return };

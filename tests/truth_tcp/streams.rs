@@ -13,9 +13,9 @@ use std::path::Path;
 pub(crate) struct Stream {
     pub(crate) ends: [String; 2],
     pub(crate) sides: [Vec<StreamSpan>; 2],
-    /// For each side, true if the stream began with a SYN.
+    /// For each side of the connection, true if its stream began with a SYN.
     pub(crate) has_begun: [bool; 2],
-    /// For each side, true if the end of the stream was reported.
+    /// For each side of the connection, true if the end of its stream was reported.
     pub(crate) has_ended: [bool; 2],
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn group_into_streams(blocks: &[CollectedBlock]) -> Vec<Stream> {
 }
 
 impl Stream {
-    /// Returns the bytes of a side without gaps.
+    /// Returns the bytes that one side of the connection sent. Omits gaps.
     pub(crate) fn bytes(&self, side: usize) -> Vec<u8> {
         let bytes = self.sides[side].iter().filter_map(|span| match span {
             StreamSpan::Bytes(bytes) => Some(bytes.as_slice()),

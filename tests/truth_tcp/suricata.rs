@@ -6,21 +6,21 @@ use crate::streams::streams;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A requirement on the streams of a capture.
+/// A requirement on the TCP streams in a capture, derived from a test of suricata-verify.
 #[derive(Clone, Copy, Debug)]
 enum Requirement {
     /// The given number of streams contain these bytes; each side of a connection is a stream.
     Has(usize, &'static [u8]),
     /// No stream contains these bytes.
     Lacks(&'static [u8]),
-    /// The given number of bytes is missing in total.
+    /// The streams together lack the given number of bytes.
     Missing(u64),
     /// The test of suricata-verify is out of scope, for this reason.
     OutOfScope(&'static str),
 }
 use Requirement::{Has, Lacks, Missing, OutOfScope};
 
-/// Name prefixes of the tests that are about streams.
+/// Name prefixes of the tests of suricata-verify that are about TCP streams.
 const STREAM_TEST_PREFIXES: &[&str] =
     &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 

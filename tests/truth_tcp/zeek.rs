@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use wire::flow::Flow;
 
-/// Baselines that are excluded from the comparison, with the reasons.
+/// Tests of Zeek that are excluded from the comparison, each with the reason.
 const EXCLUDED: &[(&str, &str)] = &[
     ("core.cisco-fabric-path", "Cisco FabricPath around the frames is not taken off"),
     ("core.mpls-in-vlan", "MPLS around the packets is not taken off"),
@@ -44,8 +44,9 @@ struct ZeekConnection {
     packets: [u64; 2],
 }
 
-/// Compares generated connections with what Zeek's `conn.log` would report: their number, the sides
-/// that begin, and the missing bytes of each.
+/// Compares generated connections with the expected contents of Zeek's `conn.log`: the number of
+/// connections, the directions whose beginning was captured, and the missing bytes of each
+/// direction.
 #[test]
 fn connections_start_and_gaps_match_the_capture() {
     for (name, connections, begun, missing) in [
@@ -192,8 +193,8 @@ fn has_endpoints(flow: &Flow, ends: [&str; 2]) -> bool {
 }
 
 impl ZeekConnection {
-    /// Returns the differences between this connection of Zeek and the first of our streams with
-    /// the same endpoints. Removes that stream from `streams`, so that the next connection with
+    /// Returns the differences between this connection of Zeek and a stream of ours: the first in
+    /// `streams` with the same endpoints. Removes this stream, so that the next connection with
     /// these endpoints is compared with the next stream.
     fn differences_from(&self, streams: &mut Vec<Stream>) -> Vec<String> {
         let mut wrong = Vec::new();

@@ -15,7 +15,8 @@ struct Example {
     request: String,
 }
 
-/// Checks all requests; returns true if the command accepted all of them.
+/// Checks all requests in example files and documents. Returns true if `streamline check` accepts
+/// all of them.
 pub(crate) fn check(root: &Path) -> bool {
     let examples = match collect_examples(root) {
         Ok(examples) => examples,
@@ -89,7 +90,7 @@ fn location(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
-/// Returns the blocks marked `pipe`, with the line numbers at which they begin.
+/// Returns the fenced code blocks marked `pipe`, each with the line number at which it begins.
 fn pipe_code_blocks(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;

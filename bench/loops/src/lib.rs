@@ -4,7 +4,8 @@
 //! together with the benchmark that calls it. (The workspace does not use LTO.)
 #![forbid(unsafe_code)]
 
-/// A filter as the reference loops call it. Returns true if the block continues to the next filter.
+/// A filter function as the reference loops call it, with the bytes of a block. Returns true if the
+/// block continues to the next filter.
 pub type Matcher = fn(&[u8]) -> bool;
 
 /// Returns true if the first byte of a block is 2. [Th §5.2.1, fig. 5.1]

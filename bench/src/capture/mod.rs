@@ -49,8 +49,8 @@ const FRAMES_PER_SAMPLE: usize = 100_000;
 const WARM_UP_FRAMES: usize = 2_000;
 /// Size of the kernel ring that the tap writes, in bytes.
 const RING_SIZE: u32 = 4 << 20;
-/// Sizes in bytes of the rings of taps whose doorbells are drained while no frame is read, each
-/// with its name in the result rows.
+/// Ring sizes in bytes of the taps that are measured while their doorbells are drained but no frame
+/// is read, each with its name in the result rows.
 const DRAINED_RING_SIZES: [(u32, &str); 3] = [
     (RING_SIZE, "no reader, 4 MB"),
     (1 << 20, "no reader, 1 MB"),
@@ -78,9 +78,9 @@ const ONE_READER_NAME: &str = "1 reader";
 const TEN_READERS_NAME: &str = "10 readers";
 const ONE_TCPDUMP_NAME: &str = "1 tcpdump";
 const LIMIT_NAME: &str = "limit";
-/// Maximum kernel cost of each additional reader, in ns per frame (G15).
+/// Goal G15: maximum kernel cost of each additional reader, in ns per frame.
 const ADDED_READER_NS_MAX: f64 = 30.0;
-/// Maximum kernel cost of a tap without readers, in ns per frame (G15).
+/// Goal G15: maximum kernel cost of a tap without readers, in ns per frame.
 const UNREAD_TAP_NS_MAX: f64 = 150.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,7 @@ impl CaptureBench<'_> {
         Ok(CaptureSamples { setting: self.setting, taken }.rows())
     }
 
-    /// Measures one sample with the given observers.
+    /// Measures one sample while `observers` observe the flood.
     fn measure_with(&mut self, observers: CaptureObservers) -> Result<ObserverSample, String> {
         match observers {
             CaptureObservers::NoObserver => {

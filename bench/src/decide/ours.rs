@@ -25,7 +25,7 @@ const DROP_REASONS: [(&str, &str); 6] = [
     ("udp", "cut"),
 ];
 
-/// The generated program, loaded into the kernel.
+/// The generated program for `rx | ip | udp | dport |53 count`, loaded into the kernel.
 #[derive(Debug)]
 pub(crate) struct Generated {
     pub(super) program: Program,
@@ -54,7 +54,7 @@ impl Generated {
         super::peers::attach_to_ingress(&self.program, space, device)
     }
 
-    /// Returns the number of counted frames.
+    /// Returns the number of frames that the program has counted.
     pub(crate) fn counted_blocks(&self) -> Result<u64, String> {
         self.counters().map(|totals| totals.first().copied().unwrap_or(0))
     }

@@ -19,8 +19,8 @@ pub(super) struct FilterTool {
     count: Option<(&'static str, &'static str)>,
 }
 
-/// The tools. Their commands are split at blanks outside braces; `server0` is
-/// [`testkit::net::SERVER_DEVICE`].
+/// The third-party tools that `bench kernel` measures. Their commands are split at blanks outside
+/// braces; `server0` is [`testkit::net::SERVER_DEVICE`].
 pub(super) const FILTER_TOOLS: [FilterTool; 3] = [
     FilterTool {
         name: "nftables",

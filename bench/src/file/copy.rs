@@ -39,7 +39,7 @@ const BLOCK_SIZES: [(&str, usize); 6] = [
 /// Maximum length in bytes of a slice of the file that is written at once.
 const SLICE_SIZE_MAX: usize = 512 << 10;
 
-/// The destination of the copied bytes.
+/// The destination to which a file is copied.
 #[derive(Clone, Copy)]
 enum CopyTarget<'p> {
     /// A file that does not exist before the copy.

@@ -1,4 +1,4 @@
-//! A sender that replays a capture at a given rate.
+//! A sender that replays a capture at a given rate, for `bench live`.
 
 use std::io::Result;
 use std::ops::Range;
@@ -56,7 +56,7 @@ pub(crate) struct SendResult {
 }
 
 impl SendResult {
-    /// Returns the achieved rate in frames per second.
+    /// Returns the rate at which the frames were actually sent, in frames per second.
     pub(crate) fn rate(&self) -> f64 {
         self.frames as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }

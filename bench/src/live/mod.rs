@@ -61,7 +61,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The bench, with the capture that is sent and the programs that observe it.
+/// The setup of `bench live`: the veth pair, the capture that is sent, and the programs that
+/// observe it.
 struct LiveBench<'b> {
     pair: NamespacePair,
     load: FrameLoad,
@@ -80,7 +81,7 @@ impl LiveBench<'_> {
         program.measure_program(&self.pair, &self.folder.0, (&self.load, rate), purpose)
     }
 
-    /// Determines, for each program, the highest rate without loss.
+    /// Determines the highest rate at which each program loses no frames.
     fn find_highest_rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
         let mut found = Vec::new();
         for program in self.programs {

@@ -1,5 +1,5 @@
-//! The measured programs: their arguments, start messages and losses, and the number of requests
-//! that each reports.
+//! The programs that `bench live` measures: their arguments, start messages and losses, and the
+//! number of requests that each reports.
 
 use super::load::{FrameLoad, Rate, SendResult};
 use crate::processes::{
@@ -18,7 +18,7 @@ pub(super) const OUR_NAME: &str = "streamline";
 /// Size of the ring through which each program receives frames, in MB.
 const RING_MB: usize = 8;
 
-/// A program that reports the requests in live traffic.
+/// A program that `bench live` measures, and that reports the HTTP requests in live traffic.
 pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
@@ -55,7 +55,7 @@ pub(super) struct Observation {
     pub(super) processor_ns: u64,
     /// True if the program received all frames.
     pub(super) is_lossless: bool,
-    /// Number of requests found, or `None` if the program does not look for requests.
+    /// Number of HTTP requests that the program found, or `None` if it does not look for requests.
     pub(super) requests: Option<u64>,
 }
 

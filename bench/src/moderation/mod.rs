@@ -61,7 +61,7 @@ const GOAL_RING_SIZE_MAX: usize = 256 << 10;
 const SAME_CACHE_NS: f64 = 250.0;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 40_000_000;
-/// Waiting time of an idle reader, in ns.
+/// Duration, in ns, of the wait during which the processor time of an idle reader is measured.
 const IDLE_WAIT_NS: u64 = 300_000_000;
 
 /// The mode in which the writer notifies the reader, and the reader waits.
@@ -148,8 +148,8 @@ fn measure_figure(
     Ok(rows.into_iter().map(|row| curve_point(row, mode, two_cores)).collect())
 }
 
-/// Converts a row to a point of the curve of its mode and number of cores. The number of blocks per
-/// notification becomes the x value of the point. Returns goal rows unchanged.
+/// Converts a row to a point of a curve. `mode` and `two_cores` select the curve, and the number of
+/// blocks per notification becomes the x value of the point. Returns goal rows unchanged.
 fn curve_point(row: Row, mode: NotificationMode, two_cores: bool) -> Row {
     let found = BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate);
     let (Some((every, name)), None) = (found, row.goal) else { return row };

@@ -34,7 +34,8 @@ impl ModerationReader {
         self.0.announce_bytes(bytes)
     }
 
-    /// Blocks until the reader has received the announced bytes.
+    /// Blocks until the reader has received the number of bytes that [`Self::announce_bytes`] has
+    /// sent.
     pub(super) fn wait_until_received(&self) -> Result<(), String> {
         self.0.wait_until_received()
     }

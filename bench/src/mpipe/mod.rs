@@ -104,7 +104,7 @@ trait FanOut {
     fn transfer(&mut self, blocks: u64) -> Result<u64, String>;
 }
 
-/// A transport under measurement, with the number of blocks that it moves in one measurement.
+/// A transport that a bench measures, with the number of blocks that it moves in one measurement.
 struct FanOutMeasurement<M>(RefCell<(M, u64)>);
 
 impl<M: FanOut> FanOutMeasurement<M> {

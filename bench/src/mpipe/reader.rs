@@ -1,5 +1,5 @@
-//! A consumer process: another instance of this program, which receives a descriptor and requests
-//! over a socket on its standard input.
+//! A consumer process of `bench mpipe`: another instance of this program, which receives a
+//! descriptor and requests over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::stream::Input;
@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) enum PipeKind {
     /// A reading end of our multiway pipe.
     End,
-    /// A reading end of an overwriting ring. Blocks may be lost, so a transfer does not end after a
-    /// number of bytes. It ends with a block that is marked in its first byte.
+    /// A reading end of an overwriting ring, which may lose blocks. A transfer therefore ends with
+    /// a block that is marked in its first byte, and not after a number of bytes.
     OurLossyEnd,
     /// The reading end of a Linux pipe.
     Pipe,
@@ -56,8 +56,8 @@ impl PipeReader {
         if self.reads { self.child.announce_bytes(bytes) } else { Ok(()) }
     }
 
-    /// Blocks until the consumer has received the announced bytes. Returns at once for a consumer
-    /// that does not read.
+    /// Blocks until the consumer has received the number of bytes that [`Self::announce_bytes`] has
+    /// sent. Returns at once for a consumer that does not read.
     fn wait_until_received(&self) -> Result<(), String> {
         if self.reads { self.child.wait_until_received() } else { Ok(()) }
     }
@@ -111,8 +111,9 @@ enum PipeInput {
 }
 
 impl PipeInput {
-    /// Reads once. Returns the number of bytes that then remain of `left` bytes. For an overwriting
-    /// ring, this number remains `left` until the marked block arrives, and is then 0.
+    /// Calls `read` of the reading end once. `left` is the number of bytes still to receive.
+    /// Returns the number that then remains. For an overwriting ring, returns `left` until the
+    /// marked block arrives, and then 0.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

@@ -22,7 +22,7 @@ const CANDIDATES: [(&str, &str); 4] = [
     ("--engines=2 ", "2 engines"),
 ];
 
-/// Prefix of the names of this module's rows.
+/// Prefix of the names of the result rows that this module measures.
 pub(super) const ROW_PREFIX: &str = "engines";
 /// The requests to measure: the name of each in the result rows, and its filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];

@@ -29,8 +29,8 @@ use pipeline::explain::{Measurements, learn_costs};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST_SINK, WORK_FILTER};
 
-/// The candidates: the option that each adds to the request, its name in the result rows, and true
-/// if it knows the costs of an earlier run.
+/// The candidates. Each has the option that it adds to the request, its name in the result rows,
+/// and a flag: true if the costs of an earlier run are known.
 const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=no", "1 copy", false),
     ("--parallel=2", "2 copies", false),
@@ -55,9 +55,9 @@ struct NamedRequest {
 /// The result of running a request once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RunResult {
-    /// Blocks per second from the sources.
+    /// Number of blocks per second that the sources emitted.
     rate: f64,
-    /// Number of blocks that reached the sink, and a sum of the blocks that depends on their order.
+    /// Number of blocks that reached the sink, and the sink's order-dependent sum of these blocks.
     digest: (u64, u64),
     /// Number of replicas at the end of the run.
     replicas: usize,

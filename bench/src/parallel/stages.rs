@@ -17,14 +17,14 @@ use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use pipeline::plan::{Machine, SpaceKind};
 
-/// Prefix of the names of this module's rows.
+/// Prefix of the names of the result rows that this module measures.
 pub(super) const ROW_PREFIX: &str = "two stages";
 /// Iterations of `bench_work` that take about 1 µs.
 const ITERATIONS_PER_US: u64 = 1_000;
 /// Number of blocks in a run, which takes about 5 s in one thread.
 const BLOCKS: u64 = 2_500_000;
-/// The candidates: the option of the request, the pin of its second filter, the name in the result
-/// rows, and true if the costs of an earlier run are known.
+/// The candidates. Each has the option that it adds to the request, the pin of the request's second
+/// filter, its name in the result rows, and a flag: true if the costs of an earlier run are known.
 const CANDIDATES: [(&str, &str, &str, bool); 4] = [
     ("--parallel=no ", "", "1 thread", false),
     ("", " @thread1", "by hand", false),

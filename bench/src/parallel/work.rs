@@ -1,4 +1,4 @@
-//! A filter with configurable cost, and a sink that detects reordering.
+//! A filter with configurable cost, and a sink that detects reordering, for `bench parallel`.
 
 use endpoint::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::prelude::*;
@@ -45,7 +45,8 @@ impl Classify for WorkFilter {
     }
 }
 
-/// The sink that computes a sum of the blocks that depends on their order.
+/// The sink that computes an order-dependent sum of its blocks: the same blocks in another order
+/// give another sum.
 pub(crate) const DIGEST_SINK: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open_digest_sink);
 
 const DIGEST_DESCRIPTION: Description = Description {

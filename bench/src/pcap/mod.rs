@@ -42,9 +42,9 @@ const DAEMON_NAME: &str = "with a daemon";
 struct PcapSetting {
     name: &'static str,
     programs: usize,
-    /// Frames per second, or `None` for the full rate.
+    /// Number of frames to send per second, or `None` for the full rate.
     rate: Option<f64>,
-    /// Snapshot length in bytes, or `None` for whole frames.
+    /// Snapshot length of the tcpdumps in bytes, or `None` for whole frames.
     snapshot: Option<u32>,
     /// Name of the device on which the programs capture.
     device: &'static str,
@@ -106,7 +106,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Measures a sample with the given observers.
+/// Measures one sample while `observers` observe the flood.
 fn measure(
     floods: &mut FloodPair,
     folder: &TempDirectory,

@@ -12,11 +12,13 @@ use testkit::net::{Namespace, wait_until};
 /// The setup in which tcpdumps run: without `streamline exec` or under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TcpdumpLaunch {
-    /// Without `streamline exec`, so libpcap captures.
+    /// The tcpdumps run without `streamline exec`, so libpcap captures.
     Stock,
-    /// Under `streamline exec`, without a daemon. Each tcpdump loads its own kernel programs.
+    /// The tcpdumps run under `streamline exec`, without a daemon. Each loads its own kernel
+    /// program.
     Exec,
-    /// Under `streamline exec` with a daemon, which loads one program for all.
+    /// The tcpdumps run under `streamline exec` with a daemon, which loads one kernel program for
+    /// all.
     ExecWithDaemon,
 }
 
@@ -106,7 +108,7 @@ impl RunningCaptures {
         Ok(command)
     }
 
-    /// Waits until a condition holds. Fails if a process exits first.
+    /// Waits until `met` returns true. Fails if the daemon or a tcpdump exits first.
     fn wait_for(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
         let mut ended = None;
         wait_until(what, || {
@@ -149,7 +151,7 @@ struct CaptureReport {
     captured: u64,
     received: u64,
     dropped: u64,
-    /// Frames that came from a ring, or `None` if libpcap captured the frames.
+    /// Number of frames that came from a ring. `None` if libpcap captured the frames.
     from_ring: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The writer and the reader: two processes of this program that trust each other.
+//! The writer and the reader of `bench peek`: two processes of this program that trust each other.
 
 use super::{dbuf_id, error_text, share_dbuf};
 use crate::child::BenchChild;

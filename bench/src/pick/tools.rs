@@ -1,5 +1,5 @@
-//! The selecting programs: their arguments, their start messages, and the numbers of frames that
-//! they counted.
+//! The programs that `bench filter` measures, which select frames: their arguments, their start
+//! messages, and the numbers of frames that they counted.
 
 use crate::processes::{
     has_ingress_program, interrupt_and_wait, is_installed, number_before, read_text,
@@ -23,7 +23,7 @@ pub(super) struct PickTool {
     /// Message that the program prints on standard error when it observes frames; empty if it
     /// prints none.
     start_message: &'static str,
-    /// Reads the number of counted frames from the program's output.
+    /// Function that reads the number of counted frames from the program's output.
     counted: fn(&str) -> u64,
 }
 

@@ -15,7 +15,7 @@ use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Number of frames in the shared memory, and number of entries in each ring.
 const FRAME_COUNT: u32 = 4096;
-/// Number of frames received per call.
+/// Maximum number of frames that one call receives.
 const BATCH_FRAMES: usize = 64;
 /// Number of empty polls before the reader sleeps. A wakeup costs the sender more than these polls
 /// cost the reader.
@@ -23,7 +23,7 @@ const POLLS_BEFORE_SLEEP: u32 = 1000;
 /// Maximum time for which the reader sleeps before it polls again.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The bench's handle to the selecting process.
+/// The bench's handle to the process that receives frames by AF_XDP and selects the wanted ones.
 #[derive(Debug)]
 pub(super) struct SelectingProcess {
     pub(super) child: Child,
@@ -44,7 +44,7 @@ impl SelectingProcess {
         Ok(picker)
     }
 
-    /// Returns the number of counted frames.
+    /// Returns the number of wanted frames that the process has counted.
     pub(super) fn frame_count(&self) -> Result<u64, String> {
         let sent = descriptor::send(&self.socket, b"tell", &[]);
         sent.map_err(|why| why.to_string())?;
@@ -87,7 +87,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// A receiver of frames through AF_XDP.
+/// A receiver of frames through AF_XDP, which counts the wanted frames among them.
 struct XdpReceiver {
     socket: XdpSocket,
     _redirect: (Redirect, sys::bpf::Link),

@@ -30,9 +30,9 @@ const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Ring size in bytes. On one processor, a self-scaling stream reaches this size (`bench scale`).
 /// On two processors, this size is the best (BASELINES, working set).
 const RING_SIZE: usize = 4 << 20;
-/// Size in bytes of a second measured ring, which exceeds the caches. Between processors without a
-/// shared cache, a cache line arrives sooner from memory than from the other processor's cache. A
-/// term buffer of Aeron also has this size.
+/// Size in bytes of a second ring, which exceeds the caches. A term buffer of Aeron has the same
+/// size. This ring is measured because, between processors without a shared cache, a cache line
+/// arrives sooner from memory than from the other processor's cache.
 const LARGE_RING_SIZE: usize = 64 << 20;
 /// Round-trip time of a cache line in ns below which two processors count as sharing a cache
 /// (BASELINES).
@@ -267,7 +267,7 @@ impl Transport for StreamTransport {
     }
 }
 
-/// The Linux pipe, with its default size of 64 KB.
+/// A transport over the Linux pipe, with its default size of 64 KB.
 struct Pipe {
     pipe: PipeWriter,
     other: BenchChild,
@@ -304,7 +304,7 @@ impl Transport for Pipe {
     }
 }
 
-/// A memory copy within the second-level cache.
+/// A memory copy within the second-level cache, as a reference for the transports.
 struct MemoryCopy {
     from: Vec<u8>,
     to: Vec<u8>,

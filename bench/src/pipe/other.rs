@@ -1,5 +1,5 @@
-//! The reading process: another instance of this program, which receives descriptors and requests
-//! over a socket on its standard input.
+//! The reading process of `bench pipe`: another instance of this program, which receives
+//! descriptors and requests over a socket on its standard input.
 
 use crate::child::{BenchChild, ParentConnection};
 use buffer::dbuf::fixed;

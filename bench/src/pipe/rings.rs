@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The endpoints that a ring connects, which determine the target of the comparison. [goal G3]
+/// The kind of endpoints that a ring connects, two threads or two processes. It determines the goal
+/// of the comparison. [goal G3]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoints {
     Threads,
@@ -88,7 +89,7 @@ fn find_program() -> Result<PathBuf, String> {
     })
 }
 
-/// A ring that is compiled here from installed sources.
+/// A third-party ring whose program the bench compiles itself, from installed sources.
 struct CompiledRing {
     name: &'static str,
     endpoints: Endpoints,
@@ -146,8 +147,9 @@ const COMPILED_RINGS: [CompiledRing; 4] = [
 ];
 
 impl CompiledRing {
-    /// Compiles the ring. Fails with the reason. Without a directory of sources, omits the
-    /// arguments that contain `@`, so that the system's headers are used.
+    /// Compiles the program of the ring. If no directory of sources is configured, omits the
+    /// compiler arguments that contain `@`, so that the system's headers are used. Fails with the
+    /// reason.
     fn compile(&self) -> Result<CompiledPeer, String> {
         let folder = self.folder_variable.and_then(std::env::var_os);
         let folder = folder.map(|folder| folder.to_string_lossy().into_owned());
@@ -165,13 +167,13 @@ impl CompiledRing {
 
 const PLAIN_RING_SOURCE: &str = include_str!("../../peers/ring.c");
 
-/// Compiles the plain ring, which checks nothing and wakes no reader, so that only the machine
-/// limits its rate.
+/// Compiles the plain ring, a reference program in C. It checks nothing and wakes no reader, so
+/// that only the machine limits its rate.
 pub(crate) fn compile_plain_ring() -> Result<CompiledPeer, String> {
     CompiledPeer::new("ring", PLAIN_RING_SOURCE)
 }
 
-/// A running ring with its processes.
+/// A running third-party ring: the process that writes and reads its blocks on request.
 pub(crate) struct RunningRing {
     process: Child,
     requests: ChildStdin,

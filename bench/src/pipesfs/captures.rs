@@ -27,7 +27,7 @@ const NAME: &str = "line";
 struct Reader {
     name: &'static str,
     words: &'static [&'static str],
-    /// Reads the number of frames from the program's output.
+    /// Function that reads the number of frames from the program's output.
     count: fn(&str) -> u64,
 }
 

@@ -6,14 +6,15 @@ use crate::row::Row;
 
 /// Parameters of the row that reports the additional cost of the second of two candidates.
 pub(super) struct ExtraCost {
-    /// Name under which the row lists the additional cost.
+    /// Name of the additional cost in the result rows.
     pub(super) name: &'static str,
     /// Number of parts by which the additional cost is divided, such as the number of filters that
     /// cause it.
     pub(super) parts: u32,
-    /// Goal: maximum difference divided by `parts`, in the unit of the samples.
+    /// Goal for the additional cost: its maximum after the division by `parts`, in the unit of the
+    /// samples.
     pub(super) limit: f64,
-    /// Name of the goal with this limit.
+    /// Name of the goal that sets `limit`, such as `B9`.
     pub(super) goal: &'static str,
 }
 

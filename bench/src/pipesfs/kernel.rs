@@ -14,11 +14,11 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout};
 
-/// Number of filters in the program, each of which counts the frame.
+/// Number of filters in the measured kernel program, each of which counts the frame.
 const FILTERS: u16 = 32;
 /// Number of runs of the program in one measurement.
 const RUNS_PER_MEASUREMENT: u32 = 2_000_000;
-/// Maximum cost of a closed exit in ns.
+/// Maximum cost, in ns, of an exit without readers (a closed exit).
 const LIMIT_NS: f64 = 1.0;
 
 /// A measured program, loaded into the kernel, with the memory that it uses.
@@ -27,7 +27,8 @@ pub(super) struct CountingProgram {
     _maps: (Map, RingBuffer, ProgramRings, ProgramRings),
 }
 
-/// Measures test runs of the program with closed exits, and of the same program without exits.
+/// Measures a program in which each filter has a closed exit, and the same program without exits.
+/// Returns the result rows.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "nobody reads in the kernel";
     if !is_row_selected(ROW) {
@@ -59,7 +60,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 
 impl CountingProgram {
     /// Loads a program that counts a frame once for each filter. If `exits` is true, each filter
-    /// has a closed exit for readers.
+    /// also has an exit for readers. These exits are closed, because there are no readers.
     pub(super) fn load(exits: bool) -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
         let cpus = sys::machine::count_possible_processors().map_err(text)?;

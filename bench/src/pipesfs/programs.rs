@@ -1,4 +1,4 @@
-//! The programs of benches: a daemon, paths, and servers of mounts.
+//! The programs that `bench pipesfs` and `bench page` run: a daemon, paths, and servers of mounts.
 
 use crate::processes::{read_text, streamline_path};
 use crate::temp_directory::TempDirectory;
@@ -102,7 +102,7 @@ impl Programs {
         read_text(&self.folder.0.join(format!("{name}.err")))
     }
 
-    /// Returns the process with the number that [`Self::add_path`] returned.
+    /// Returns the process of a path. `number` is the index that [`Self::add_path`] returned.
     pub(crate) fn child(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }

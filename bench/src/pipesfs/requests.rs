@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use testkit::net::wait_until;
 
-/// Number of requests in a measurement.
+/// Number of file system requests in a measurement.
 const REQUESTS: u32 = 2_000;
 /// Flag of open(2): reads do not block.
 const O_NONBLOCK: i32 = 0o4000;
@@ -21,13 +21,13 @@ const O_NONBLOCK: i32 = 0o4000;
 /// most 1,000 filters.
 const LISTED_ARC_COUNT: usize = 249;
 
-/// Number of paths that are listed together.
+/// Number of paths whose filters are listed together.
 const PATHS: usize = 100;
 /// The request of each of the [`PATHS`] paths, with ten filters.
 const TEN_FILTER_REQUEST: &str = "generate rate=1 | dport | \
                            ((|1 sample 2 | sample 3 | sample 4 | count) + \
                            (|2 sample 3 | sample 4 | sample 5 | count))";
-/// Maximum time for listing a thousand filters, in µs, which is a goal.
+/// Goal: maximum time for listing a thousand filters, in µs.
 const LISTING_MAX_US: f64 = 250_000.0;
 
 /// The filters to which each of the [`LISTED_ARC_COUNT`] arcs of the listed path leads.
@@ -94,7 +94,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures a cost in µs on each of several mounts. `limit` is the goal for the first mount.
+/// Measures a cost in µs on each of several mounts. `limit` is the maximum that the goal sets for
+/// the first mount.
 fn measure_row(
     row: &str,
     rounds: usize,

@@ -20,13 +20,14 @@ use testkit::net::wait_until;
 const FRAMES_PER_SAMPLE: usize = 6 * FRAMES_PER_GROUP;
 /// Number of frames sent for warm-up before a sample.
 const WARM_UP_FRAMES: usize = 1_000;
-/// Number of frames sent without observers as part of a sample.
+/// Number of frames per sample that are sent while no request runs.
 const UNOBSERVED_FRAMES: usize = 2 * FRAMES_PER_GROUP;
-/// Processor time in ns per [`IDLE_CHECK_INTERVAL`] below which threads are idle. A kernel ring
-/// with a few blocks sends its doorbell within a millisecond.
+/// Processor time per [`IDLE_CHECK_INTERVAL`], in ns, below which the threads of a request are
+/// idle. The interval is long enough, because even a kernel ring with a few blocks sends its
+/// doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
-/// Duration of the flood in ns after which a request no longer changes its placement: two seconds
-/// of observation and one move.
+/// Time under traffic, in ns, after which a request no longer changes its placement. The time
+/// suffices for two seconds of observation and one move of filters.
 const SETTLING_TIME_NS: u64 = 2_500_000_000;
 /// Interval at which the threads are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
@@ -34,7 +35,7 @@ const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
 /// Processor times of a run of a placed request, in ns per frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PlacementSample {
-    /// Processor time of sending without observers.
+    /// Processor time of sending while no request runs.
     pub(super) unobserved: f64,
     /// Processor time of sending while the request runs, including its filters in the kernel.
     pub(super) sending: f64,
@@ -42,7 +43,8 @@ pub(super) struct PlacementSample {
     pub(super) threads: f64,
 }
 
-/// Runs a plan under the flood. Returns `None` if the plan lost frames.
+/// Runs a plan while the flood is sent, and measures its costs. Returns `None` if the run lost
+/// frames or failed.
 pub(super) fn measure_sample(
     flood: &mut Flood,
     plan: &Plan,
@@ -52,8 +54,8 @@ pub(super) fn measure_sample(
     Ok(whole.then_some(sample))
 }
 
-/// Runs the plan under the flood, and measures its costs. Returns the cost table `known` with these
-/// costs, as `explain --analyze` stores them.
+/// Runs the plan under the flood, and measures its costs. Returns the cost table `known`, to which
+/// the measured costs are added as by `explain --analyze`.
 pub(super) fn analyze_costs(
     flood: &mut Flood,
     plan: &Plan,

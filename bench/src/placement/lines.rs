@@ -1,4 +1,5 @@
-//! The requests whose placements are measured, and all placements of a request.
+//! The requests whose placements `bench placement` measures, and the planning of all placements of
+//! a request.
 
 use engine::registry::MachineRegistry;
 use pipeline::plan::{Machine, Plan, plan};
@@ -71,7 +72,8 @@ impl Placement {
         Self { plan, spaces }
     }
 
-    /// Formats the numbers of consecutive nodes in one space, such as `kernel 2 thread0 3`.
+    /// Formats the placement as spaces, each with the number of consecutive nodes in it: `kernel 2
+    /// thread0 3`.
     pub(super) fn summary(&self) -> String {
         let runs = self.spaces.chunk_by(|one, other| one == other);
         runs.map(|run| format!("{} {}", run[0], run.len())).collect::<Vec<_>>().join(" ")

@@ -38,15 +38,16 @@ use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
 use verdict::{CostRatio, Verdict, worst_comparison};
 
-/// One in this many frames is sent to port 53.
+/// One in this many frames of the flood is sent to port 53.
 const WANTED_ONE_IN: usize = 2;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 128;
 /// Number of rounds in which all placements run.
 const TRIAL_ROUNDS: usize = 2;
-/// Maximum number of placements that run in the final rounds.
+/// Maximum number of placements, chosen by their costs in the first rounds, that run in the final
+/// rounds.
 const FINALISTS_MAX: usize = 3;
-/// Number of final rounds that are added at a time.
+/// Number of final rounds that are run before the comparison of the placements is checked again.
 const FINAL_ROUNDS_ADDED: usize = 4;
 /// Maximum number of rounds in which the best placements are compared.
 const FINAL_ROUNDS_MAX: usize = 81;
@@ -91,12 +92,12 @@ struct PlacementBench {
     machine: Machine,
 }
 
-/// Processor times of a placement per frame in ns, one value for each round.
+/// Processor times of a placement per frame, in ns. Each list has one value for each round.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
-    /// Processor time in each round, minus the time of unobserved sending.
+    /// Processor time per frame in each round, minus the time of sending while no request runs.
     added_ns: Vec<f64>,
-    /// Processor time in each round, including the time of sending.
+    /// Processor time per frame in each round, including the time of sending.
     total_ns: Vec<f64>,
 }
 
@@ -168,8 +169,8 @@ impl PlacementBench {
         Ok(rows)
     }
 
-    /// Runs the placements interleaved for `rounds` rounds, and appends their samples. If a
-    /// placement loses frames or fails, its samples are set to `None`.
+    /// Runs all placements in each of `rounds` rounds, and appends their samples to `taken`. If a
+    /// placement loses frames or fails, its element of `taken` becomes `None`.
     fn run_rounds(&mut self, all: &[Placement], taken: &mut [Option<FrameCosts>], rounds: usize) {
         for _ in 0..rounds {
             let mut samples: Vec<Option<PlacementSample>> = Vec::new();
@@ -213,9 +214,9 @@ impl FrameCosts {
     }
 }
 
-/// Returns the indices of the placements that need more rounds: first the placement that a policy
-/// chose (`choice`), then the placements whose comparison with it is undecided. Returns no indices
-/// if no comparison is undecided.
+/// Returns the indices of the placements that need more rounds. The first is `choice`, the
+/// placement that a policy chose. The others are those whose comparison with `choice` is undecided.
+/// Returns no indices if no comparison is undecided.
 fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {
@@ -233,9 +234,9 @@ fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> 
     open
 }
 
-/// Returns the row of the goal: the ratio of the chosen placement's cost to the cost of another
-/// placement, with its confidence interval. Of all other placements, the one with the least
-/// favorable ratio counts.
+/// Returns the row of the goal for a request. Its value is the ratio of the cost of `choice` to the
+/// cost of another placement, with the confidence interval. Of all other placements, the one with
+/// the least favorable ratio counts.
 fn goal_row<'t>(
     (number, line): (usize, &str),
     choice: &FrameCosts,

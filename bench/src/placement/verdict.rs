@@ -8,9 +8,9 @@
 
 use crate::harness::median;
 
-/// Number of standard deviations on each side of a 99 % confidence interval. The interval is in
-/// ranks of the sorted samples, and the deviation is that of the number of samples below the
-/// median.
+/// Half width of a 99 % confidence interval of the median, in standard deviations. The interval
+/// consists of ranks of the sorted samples. The standard deviation is that of the number of samples
+/// below the median.
 const CONFIDENCE_SIGMAS: f64 = 2.576;
 /// Maximum half width of a confidence interval that counts as narrow: the distance from the median
 /// to either end, as a fraction of the median.
@@ -21,7 +21,7 @@ const HALF_WIDTH_MAX: f64 = 0.03;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct CostRatio {
     pub(super) median: f64,
-    /// The confidence interval of the median.
+    /// The 99 % confidence interval of `median`.
     pub(super) interval: [f64; 2],
     /// Number of rounds from which the ratio was computed.
     pub(super) rounds: usize,
@@ -61,8 +61,8 @@ impl CostRatio {
         }
     }
 
-    /// Returns true if no more rounds are needed, because the verdict is certain or the interval is
-    /// narrow.
+    /// Returns true if the comparison needs no more rounds, because its verdict is certain or its
+    /// confidence interval is narrow.
     pub(super) fn is_decided(&self, limit: f64) -> bool {
         let [low, high] = self.interval.map(|end| end / self.median - 1.0);
         self.verdict(limit) != Verdict::Undecided
@@ -70,10 +70,10 @@ impl CostRatio {
     }
 }
 
-/// Returns the comparison that is least favorable to the chosen placement. A ratio certainly beyond
-/// the limit is worse than an undecided ratio, and this is worse than a ratio within the limit.
-/// Among equal verdicts, the largest median is the worst. Returns `None` if there are no
-/// comparisons.
+/// Returns the comparison that is least favorable to the chosen placement. The worst ratio is one
+/// that is certainly beyond the limit, then an undecided ratio, then a ratio within the limit.
+/// Among ratios with the same verdict, the largest median is the worst. Returns `None` if there are
+/// no comparisons.
 pub(super) fn worst_comparison(
     all: impl IntoIterator<Item = CostRatio>,
     limit: f64,

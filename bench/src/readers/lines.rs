@@ -13,9 +13,9 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 /// The setup in which requests run: with or without a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestStart {
-    /// Without a daemon. Each reader loads its own program.
+    /// The requests run without a daemon. Each loads its own kernel program.
     WithoutDaemon,
-    /// With a daemon, which loads one program for all.
+    /// The requests run with a daemon, which loads one kernel program for all.
     WithDaemon,
 }
 
@@ -100,7 +100,7 @@ impl RunningRequests {
         command
     }
 
-    /// Waits until a condition holds. Fails if a process exits first.
+    /// Waits until `met` returns true. Fails if the daemon or a request's process exits first.
     fn wait_for(&mut self, what: &str, met: impl Fn(&Self) -> bool) -> Result<(), String> {
         let mut ended = None;
         wait_until(what, || {

@@ -45,7 +45,7 @@ const LIMIT_NAME: &str = "limit";
 struct ReadersSetting {
     name: &'static str,
     programs: usize,
-    /// Frames per second, or `None` for the full rate.
+    /// Number of frames to send per second, or `None` for the full rate.
     rate: Option<f64>,
     /// True if the programs write to files in memory, otherwise to /dev/null.
     to_files: bool,
@@ -109,7 +109,7 @@ impl ReadersBench<'_> {
         Ok(result_rows(self.setting, &taken))
     }
 
-    /// Measures a sample with the given observers.
+    /// Measures one sample while `observers` observe the flood.
     fn measure_with(&mut self, observers: Observers) -> Result<ObserverSample, String> {
         let ReadersSetting { programs, to_files, .. } = self.setting;
         let path = |number: usize| match to_files {

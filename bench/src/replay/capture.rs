@@ -15,7 +15,7 @@ use std::path::Path;
 use testkit::{Frame, Random, Segment};
 use wire::capture::write;
 
-/// Number of connections of a capture that are open at any time.
+/// Number of connections that are open at any time in a generated capture.
 const OPEN_CONNECTIONS: usize = 2_000;
 /// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;

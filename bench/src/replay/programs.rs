@@ -1,4 +1,5 @@
-//! The measured programs: their arguments, and the number of requests that each reports.
+//! The programs that `bench replay` measures: their arguments, and the number of requests that each
+//! reports.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ fn streamline_program(path: PathBuf) -> ReplayProgram {
     ReplayProgram { name: OUR_NAME, path, arguments: line, requests: None }
 }
 
-/// Returns the programs with which ours is compared, each in its fastest configuration for this
-/// job.
+/// Returns the programs with which ours is compared, each in its fastest configuration for finding
+/// HTTP requests.
 fn peers() -> [ReplayProgram; 4] {
     [
         ReplayProgram {

@@ -43,8 +43,8 @@ const LARGEST_RING_SIZE: usize = 64 << 20;
 const BLOCK_SIZE: usize = 2048;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
-/// Maximum amount of data written until the size of a self-scaling ring must have settled, as a
-/// multiple of the size of the largest ring.
+/// Limit on the data that is written while the size of a self-scaling ring settles, as a multiple
+/// of the size of the largest ring.
 const SETTLING_RINGS_MAX: usize = 40;
 
 /// The setting of a measurement: one thread, two processes on one processor, or two processes on
@@ -144,8 +144,8 @@ fn measure_ring_setting(
     Ok(result_rows(setting, &samples, &own, scaled.output.capacity(), median(&sentinels)))
 }
 
-/// Returns the rows of a setting: the rate and the context switches for each ring size, and the
-/// goals.
+/// Returns the result rows of a setting: the rate and the context switches for each ring size, and
+/// the goals.
 fn result_rows(
     setting: Processors,
     fixed: &[RingSamples],

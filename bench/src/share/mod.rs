@@ -102,7 +102,7 @@ struct ShareBench<'b> {
 }
 
 impl ShareBench<'_> {
-    /// Measures a sample with the given observers.
+    /// Measures one sample while `observers` observe the flood.
     fn measure_with(&mut self, observers: ShareObservers) -> Result<ObserverSample, String> {
         match observers {
             ShareObservers::NoObserver => {

@@ -111,7 +111,7 @@ struct PrefixBench {
     program: PathBuf,
 }
 
-/// The result of a run of several requests.
+/// The result of a run of several requests with the same prefix.
 struct PrefixRun {
     /// Processor time of all processes, in ns per frame.
     cost: f64,
@@ -120,9 +120,9 @@ struct PrefixRun {
 }
 
 impl PrefixBench {
-    /// Returns four costs in ns per frame: the reference (the prefix once and each tail once), the
-    /// requests with a shared prefix, the requests with a separate prefix each, and the first
-    /// request alone.
+    /// Returns the costs of four candidates in ns per frame: the reference, in which the prefix
+    /// runs once and each tail once; all requests with a shared prefix; all requests with a
+    /// separate prefix each; and the first request alone.
     fn measure_round(&self) -> Result<[f64; 4], String> {
         let (mut prefixes, mut tails, mut alone) = (Vec::new(), 0.0, Vec::new());
         let mut first = f64::NAN;
@@ -145,8 +145,8 @@ impl PrefixBench {
         Ok([once, shared.cost, apart.cost, first])
     }
 
-    /// Sends the capture while requests with the given tails run. `prefix` is the value of their
-    /// option `--prefix`.
+    /// Sends the capture while requests run that consist of the prefix and one of `tails` each.
+    /// `prefix` is the value of their option `--prefix`.
     fn measure_with(&self, tails: &[&str], prefix: &str) -> Result<PrefixRun, String> {
         let folder = self.folder.0.join("run");
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
@@ -228,7 +228,8 @@ fn servers(listed: &Value) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the number of running requests, without the processes that run the prefix.
+/// Returns the number of running requests in the listing. The processes that run the prefix do not
+/// count.
 fn readers(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }

@@ -31,8 +31,7 @@ const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 /// Sizes in bytes of the file in memory, and thus of its dbuf.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
-/// Minimum rate in millions of blocks per second, which is a goal. It corresponds to 4 ns per
-/// block.
+/// Goal: minimum rate in millions of blocks per second. It corresponds to 4 ns per block.
 const SPLICE_RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

@@ -38,8 +38,8 @@ const POINTER_COUNT: usize = 20_000_000;
 /// (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 
-/// Source of a C program without checks and wakeups, with pointers of half the size. It serves as
-/// the upper bound for the other candidates.
+/// Source of a ring in C without checks and wakeups, whose pointers have half the size of ours. Its
+/// rate is an upper bound for the other candidates.
 const COPY_LOOP_SOURCE: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

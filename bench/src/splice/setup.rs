@@ -1,5 +1,5 @@
-//! The candidates: a stream of pointers for which the file's dbuf is registered, a stream for which
-//! it is not, and the Linux pipe.
+//! The candidates of `bench splice`: a stream of pointers for which the file's dbuf is registered,
+//! a stream for which it is not, and the Linux pipe.
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
@@ -24,7 +24,7 @@ pub(super) enum SpliceMethod {
     Peek,
     PeekSpliced,
     Splice,
-    /// One call for [`BLOCKS_PER_SPLICE`] blocks.
+    /// Splices [`BLOCKS_PER_SPLICE`] blocks with one call.
     SpliceMany,
     Read,
     ReadSpliced,

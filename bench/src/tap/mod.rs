@@ -30,7 +30,8 @@ pub(crate) fn policy_for_several_readers(shape: RingsLayout) -> WakePolicy {
     WakePolicy { wakes: WakeupTarget::Everyone, ..default_policy(shape) }
 }
 
-/// A tap: its ring, its doorbell and its program, attached until it is dropped.
+/// A tap, attached until it is dropped: its program, and the ring and the doorbell that the program
+/// writes.
 #[derive(Debug)]
 pub(crate) struct Tap {
     rings: ProgramRings,
@@ -71,7 +72,7 @@ impl Tap {
         self.doorbell.drain(|_| ());
     }
 
-    /// Returns the number of doorbells sent.
+    /// Returns the number of doorbells that the tap has sent so far.
     pub(crate) fn doorbells_sent(&self) -> u64 {
         self.sum_over_processors(|cpu| {
             self.rings.region(cpu).and_then(|r| r.scratch(NOTIFICATION_COUNTS)).unwrap_or(0)

@@ -1,4 +1,5 @@
-//! The program that writes the ring: a tap that passes every frame to a single reader.
+//! The kernel program that writes the ring of a tap, for benches with a single reader. It passes
+//! every frame to this reader.
 
 use ebpf::Hook;
 use ebpf::emit::Value;

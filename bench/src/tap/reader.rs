@@ -141,7 +141,7 @@ fn has_request(socket: impl std::os::fd::AsFd, limit: Duration) -> bool {
     sys::poll::readable(&[socket.as_fd()], Some(limit)) == [true]
 }
 
-/// The positions and counters of a reader.
+/// The state of a process that reads a tap's ring: its positions in the ring, and its counters.
 struct ReaderState {
     shape: RingsLayout,
     next: Vec<u64>,

@@ -20,8 +20,8 @@ use sys::clock;
 use testkit::Frame;
 use testkit::net::{CLIENT, NamespacePair, SERVER};
 
-/// Maximum number of outstanding requests while answers are sent over an interface. While answers
-/// are stored in memory, the maximum is [`OUTSTANDING_STORED_REQUESTS_MAX`].
+/// Maximum number of requests without an answer while answers are sent over an interface. While
+/// answers are stored in memory, the maximum is [`OUTSTANDING_STORED_REQUESTS_MAX`].
 const OUTSTANDING_MAX: usize = 128;
 const OUTSTANDING_STORED_REQUESTS_MAX: usize = 1024;
 /// Number of equal requests that the feeder writes at once at full rate.
@@ -47,12 +47,12 @@ pub(super) struct UdpSetup {
 /// The destination of a server's answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answers {
-    /// The client, through the server's socket and the interface.
+    /// The client. The server sends the answers through its socket and the interface.
     Sent,
-    /// A file in memory, by a library that is preloaded into the server.
+    /// A file in memory. A library that is preloaded into the server stores the answers there.
     InMemory,
-    /// A file in memory, as for [`Self::InMemory`]. The server's receive calls also take the
-    /// requests from this file.
+    /// A file in memory, as for [`Self::InMemory`]. In addition, the server's receive calls take
+    /// the requests from this file.
     FreeCalls,
 }
 
@@ -73,8 +73,9 @@ const FREE_CALLS_SETUP: UdpSetup = UdpSetup {
     answers: Answers::FreeCalls,
 };
 const DELAYED_LAUNCH: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
-/// [`RING_STORED_SETUP`] with a delay of 1 ms. Without the delay, a server that is faster than the
-/// feeder would go to sleep at each request, and the requests would arrive over the interface.
+/// The setup [`RING_STORED_SETUP`], in which requests also wait in the ring for up to 1 ms. Without
+/// this delay, a server that is faster than the feeder would go to sleep at each request, and the
+/// requests would arrive over the interface.
 const RING_STORED_DELAYED_SETUP: UdpSetup = UdpSetup {
     name: "ring, answers kept, delay 1 ms",
     launch: DELAYED_LAUNCH,

@@ -44,7 +44,8 @@ impl MemorySocket {
         Ok(Self { file, memory, preloaded: compile_memory_library(folder)? })
     }
 
-    /// Returns the environment variables that let a server use the file.
+    /// Returns the environment variables with which a server starts, so that its preloaded library
+    /// uses the file.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         let number = self.file.as_fd().as_raw_fd();
         let file = format!("/proc/{}/fd/{number}", std::process::id());
@@ -78,10 +79,9 @@ fn compile_memory_library(folder: &Path) -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// A feeder of a server's ring. It runs the attached kernel program on frames in memory, so that
-/// the program copies them to the ring as it copies frames of the interface, without the interface
-/// and the host's stack. The processor time of the feeder is not part of the server's processor
-/// time.
+/// A feeder that puts requests into a server's ring. It runs the kernel program on frames in
+/// memory, and the program copies them to the ring like frames of the interface. The interface and
+/// the host's stack are not involved. The feeder's processor time is not part of the server's.
 pub(super) struct RingFeeder {
     program: Program,
     /// All kernel rings on this machine. One of them is the ring of the program.

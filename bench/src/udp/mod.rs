@@ -35,7 +35,8 @@ use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Number of warm-up requests before each sample. After them, the server's socket has its ring.
 const WARM_UP_REQUESTS: usize = 2_000;
-/// The rate at which each request wakes the server, in requests per second.
+/// The low rate, in requests per second. At this rate, the server sleeps between requests, and each
+/// request wakes it.
 const LOW_RATE: f64 = 5_000.0;
 /// Number of requests per sample at [`LOW_RATE`].
 const LOW_RATE_REQUESTS: usize = 5_000;

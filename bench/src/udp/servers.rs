@@ -1,4 +1,5 @@
-//! The measured servers, started as usual, or under `streamline exec --with=udp` with a daemon.
+//! The servers that `bench udp` measures. They are started as usual, or under `streamline exec
+//! --with=udp` with a daemon.
 
 use crate::processes::{
     Children, interrupt_and_wait, is_installed, number_before, processor_ns, read_text,
@@ -16,10 +17,10 @@ pub(super) const PORT: u16 = 5400;
 /// The launch of a server: as usual, or under `streamline exec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UdpLaunch {
-    /// Without `streamline exec`. The server receives from its socket.
+    /// The server runs without `streamline exec`, and receives from its socket.
     Stock,
-    /// Under `streamline exec --with=udp`, with a daemon, and with these words in
-    /// `STREAMLINE_UDP`. The server receives from a ring.
+    /// The server runs under `streamline exec --with=udp`, with a daemon, and receives from a ring.
+    /// The text is the value of `STREAMLINE_UDP`.
     Exec(&'static str),
 }
 
@@ -31,7 +32,8 @@ pub(super) struct UdpServer {
     package: &'static str,
     /// Text that the server prints when it is ready to answer.
     ready: &'static str,
-    /// Writes the configuration into a directory, and returns the arguments.
+    /// Function that writes the server's configuration into a directory, and returns the server's
+    /// arguments.
     configure: fn(&Path) -> std::io::Result<Vec<String>>,
     /// Function that returns the request with the given number.
     pub(super) request: fn(u16) -> Vec<u8>,

@@ -46,7 +46,7 @@ struct HandWrittenWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
-    /// Memory for batches, which is reused as a space does.
+    /// Memory for batches, which is reused for each batch, as in a space.
     batch_memory: Vec<BatchMemory>,
 }
 

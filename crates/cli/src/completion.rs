@@ -81,7 +81,8 @@ fn completions(line: &str, candidates: &dyn MachineCandidates) -> Vec<String> {
     completions
 }
 
-/// Returns the offset of the incomplete word at the end, or `None` if the end is inside quotes.
+/// Returns the offset of the incomplete word at the end of a request, or `None` if the end is
+/// inside quotes.
 fn word_start(line: &str) -> Option<usize> {
     let mut quote = None;
     let mut begin = 0;
@@ -170,7 +171,7 @@ fn argument_words(before: &str, word: &str, candidates: &dyn MachineCandidates) 
     completions
 }
 
-/// The network interfaces and files of this machine.
+/// The completion candidates of this machine: its network interfaces and files.
 struct LocalCandidates;
 
 impl MachineCandidates for LocalCandidates {

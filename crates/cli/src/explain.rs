@@ -121,9 +121,9 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns each interface from which a source takes frames, so that the host does not receive them.
-/// Each interface has the number of receive rules that are installed in its device. If the device
-/// cannot select frames by rules, it has the reason instead.
+/// Returns the interfaces from which sources take frames, so that the host does not receive them.
+/// Each interface has the number of receive rules that are installed in its device, or the reason
+/// why the device cannot select frames by rules.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;

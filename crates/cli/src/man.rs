@@ -23,8 +23,8 @@ const FILTERS_PAGE: &str = "streamline-filters";
 /// Title in the header of all manual pages.
 const MANUAL_TITLE: &str = "Streamline";
 
-/// Date of all pages: empty, because the contents of a page depend only on the version of the
-/// program.
+/// Date of all manual pages. It is empty, because the contents of a page depend only on the version
+/// of the program.
 const NO_DATE: &str = "\"\"";
 
 /// A manual page in roff.

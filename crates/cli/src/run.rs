@@ -203,7 +203,7 @@ impl StartNotifier {
     pub(crate) const FOREGROUND: Self = Self { socket: None, joins_errors: false };
 
     /// Detaches this process from the terminal if it runs a path in the background, or a prefix
-    /// that several requests share. Such a process uses its standard input as the socket to the
+    /// that several requests share. The standard input of such a process becomes its socket to the
     /// process that started it. In the foreground, does nothing.
     fn detach_background(arguments: &RunArguments) -> Result<Self, Status> {
         if !arguments.background && !arguments.serves_prefix {

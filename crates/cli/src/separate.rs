@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A command that is a separate program.
+/// A command of `streamline` that is implemented by a separate program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeparateProgram {
     name: &'static str,

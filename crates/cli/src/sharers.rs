@@ -15,7 +15,7 @@ pub(crate) struct SharedPrefix {
     prefix: String,
     /// Numbers of the paths that currently read the prefix.
     readers: Vec<u32>,
-    /// Number of the path that runs the prefix, or `None` if no path runs it yet.
+    /// Number of the path that runs the shared prefix, or `None` if no path runs it yet.
     path: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
 pub(crate) struct SimilarRequests {
     /// The longest prefix that these requests and the given request have in common.
     prefix: String,
-    /// Numbers of the paths of this user that could share the prefix.
+    /// Numbers of this user's paths that run requests with this prefix and could share its process.
     own: Vec<u32>,
     /// The paths of other users, with which a process is never shared.
     others: Vec<ForeignPath>,
@@ -66,10 +66,10 @@ struct ForeignPath {
     uid: u32,
 }
 
-/// Finds the running requests that begin with the same filters as the request `text`. Omits
-/// requests whose path runs a shared prefix for others. If `text` itself reads a shared prefix,
-/// also omits the requests of the same user that read one. Returns `None` if no requests remain, or
-/// if there is no daemon.
+/// Finds the running requests that begin with the same filters as the request `text`. Omits the
+/// requests whose path runs a prefix that others share. If `text` itself reads a shared prefix,
+/// also omits the same user's requests that read one. Returns `None` if no requests remain, or if
+/// there is no daemon.
 pub(crate) fn find_similar_requests(text: &str) -> Option<SimilarRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;

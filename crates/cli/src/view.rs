@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use streamline::{Observer, ReadyRequest, analysis};
 use sys::eventfd::EventFd;
 
-/// Interval between two samples of the counters.
+/// Interval between two samples of the path's counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which the view checks if the run has ended, while it waits for a key.
 const KEY_INTERVAL: Duration = Duration::from_millis(50);
@@ -123,7 +123,7 @@ impl Drop for RunView {
     }
 }
 
-/// The text that the view displays for one sample of the counters.
+/// The text that the view displays for one sample of the path's counters.
 struct SampleText {
     heading: String,
     request: String,

@@ -112,7 +112,7 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<RunResults, St
     Ok(run::run_built_request(ready, &quiet)?.0.results)
 }
 
-/// Returns true if a file is a regular file, which contains the same bytes when it is opened again.
+/// Returns true if a file can be read twice: it is a regular file, and not a pipe.
 fn can_reread(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file())
 }

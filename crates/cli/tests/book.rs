@@ -186,7 +186,8 @@ fn read_page(name: &str) -> String {
     std::fs::read_to_string(page).unwrap()
 }
 
-/// Returns the blocks of a page that are indented by at least four spaces, each as a list of lines.
+/// Returns the code blocks of a page that are indented by at least four spaces. Each is a list of
+/// lines.
 fn indented_blocks(page: &str) -> Vec<Vec<&str>> {
     let mut blocks = vec![Vec::new()];
     for line in page.lines() {
@@ -202,7 +203,7 @@ fn indented_blocks(page: &str) -> Vec<Vec<&str>> {
     blocks
 }
 
-/// Returns a line without padding, and with `N` in place of each number.
+/// Returns a line with `N` in place of each number, and with single spaces between the words.
 fn mask_numbers(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
@@ -211,7 +212,7 @@ fn mask_numbers(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the request in the first block marked `pipe`.
+/// Returns the request in the first fenced code block marked `pipe`.
 fn first_request(page: &str) -> &str {
     let (_, rest) = page.split_once("```pipe\n").unwrap();
     rest.split_once("\n```").unwrap().0

@@ -102,7 +102,7 @@ fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Writes a minimal package with this program into a directory.
+/// Writes a minimal Debian package that contains the tested `streamline` into a directory.
 fn write_package(folder: &Folder, context: &Path) {
     let tree = folder.path().join("package");
     for directory in ["DEBIAN", "usr/bin"] {

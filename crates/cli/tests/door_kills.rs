@@ -24,11 +24,11 @@ const PORT: u16 = 5500;
 const DATAGRAMS: u32 = 200;
 
 const SIGKILL: i32 = 9;
-/// Stride with which successive runs select the system call before which they are killed, modulo
-/// the number of all calls. It is a prime, so that the kills are spread over all calls.
+/// Distance between the system calls before which two successive runs are killed, modulo the number
+/// of all calls. It is a prime, so that the kills are spread over all calls.
 const CALL_STRIDE: usize = 7919;
 
-/// A program to kill, with the part of `exec` under test.
+/// A program that the tests kill, with the library of `exec` that is preloaded into it.
 struct KilledProgram<'v> {
     /// The preloaded library under test, as `exec --with` names it: `pcap` or `udp`.
     part: &'v str,
@@ -40,7 +40,7 @@ struct KilledProgram<'v> {
 /// A system call in a trace, before which strace can kill the program.
 struct Call {
     name: String,
-    /// The number of the call among the calls of the same name, from 1.
+    /// Position of this call among the calls of the same name in the trace, from 1.
     number: usize,
 }
 

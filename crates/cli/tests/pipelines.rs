@@ -182,8 +182,9 @@ fn assert_same_python_results(before: &str, body: &str, after: &str) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Python code that defines `some(n)`, which copies `n` bytes from standard input to standard
-/// output. The code then copies so many bytes that the edges become rings.
+/// Python code that precedes a test program. It defines `some(n)`, which copies `n` bytes from
+/// standard input to standard output, and then copies so many bytes that the edges of the pipeline
+/// become rings.
 const PYTHON_READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \
@@ -470,8 +471,8 @@ fn f6_ring_with_a_prompt_reader_shrinks() {
 struct CompiledWriter(PathBuf);
 
 impl CompiledWriter {
-    /// Compiles [`WRITER_SOURCE`] to an executable with the extension `name`. Reports a skip and
-    /// returns `None` if the machine has no compiler.
+    /// Compiles [`WRITER_SOURCE`] to an executable whose file extension is `name`. Reports a skip
+    /// and returns `None` if the machine has no compiler.
     fn new(name: &str) -> Option<Self> {
         let compiler = need::require_command("cc")?;
         let path = text_file().with_extension(name);
@@ -490,9 +491,9 @@ impl Drop for CompiledWriter {
     }
 }
 
-/// C program that writes to a ring, installs a seccomp filter that kills the program if it calls
-/// `fallocate` or `memfd_create`, and then writes many times the size of the ring. With an
-/// argument, the program writes slowly instead.
+/// C program that writes to a ring many times the size of the ring. After its first writes, it
+/// installs a seccomp filter that kills it if it calls `fallocate` or `memfd_create`. With an
+/// argument, it writes slowly and installs no filter.
 const WRITER_SOURCE: &str = r"
     #include <linux/filter.h>
     #include <linux/seccomp.h>
@@ -528,8 +529,8 @@ const WRITER_SOURCE: &str = r"
     }
 ";
 
-/// Asserts that a ring is never resized if a seccomp filter would kill the program for the system
-/// calls that this needs.
+/// Runs a program with a seccomp filter that would kill it for the system calls that resize a ring.
+/// Asserts that its ring is never resized.
 #[test]
 fn f6_program_with_a_syscall_filter_keeps_its_ring_size() {
     let Some(program) = CompiledWriter::new("restricted") else { return };

@@ -293,9 +293,9 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
-/// Inserts a filter that reads bytes (`match`) into a path that shares its prefix. Asserts that the
-/// path then receives the bytes of messages, and that its counts equal those of a path with a
-/// private prefix.
+/// Inserts a filter that reads bytes (`match`) into a path that reads a shared prefix. Asserts that
+/// the path then receives the bytes of messages, and that its counts equal those of a path that
+/// runs its prefix itself.
 #[test]
 fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
     let Some(site) = PrefixFixture::new() else { return };

@@ -169,8 +169,8 @@ fn exchange_datagrams_at_once(client: &UdpSocket, count: u32) {
     assert_eq!(answers, (0..count).collect::<Vec<_>>());
 }
 
-/// Returns two counts from the report of the first promoted socket: the datagrams from the ring,
-/// and all datagrams since the promotion.
+/// Returns two counts from the report of the first socket that was promoted to a ring: the
+/// datagrams from the ring, and all datagrams since the promotion.
 fn reported_datagram_counts(errors: &str) -> (u64, u64) {
     reported_counts_per_socket(errors)
         .first()
@@ -178,7 +178,7 @@ fn reported_datagram_counts(errors: &str) -> (u64, u64) {
         .unwrap_or_else(|| panic!("no report: {errors}"))
 }
 
-/// Returns the counts of [`reported_datagram_counts`] for each promoted socket.
+/// Returns, for each promoted socket, the two counts that [`reported_datagram_counts`] describes.
 fn reported_counts_per_socket(errors: &str) -> Vec<(u64, u64)> {
     let is_report = |line: &&str| line.contains("datagrams came from the ring");
     let numbers = |line: &str| {

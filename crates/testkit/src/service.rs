@@ -22,8 +22,8 @@ pub struct ServiceManager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lowest number of the duplicates from which a starting service receives its descriptors. It is
-/// above all numbers to which the descriptors are redirected.
+/// Lowest descriptor number for the duplicates that a starting service inherits. The duplicates are
+/// then redirected to the numbers that the service expects, all of which are lower.
 const DUPLICATE_NUMBER_MIN: i32 = 600;
 /// Interval at which the thread that receives notifications checks whether the manager has been
 /// dropped.

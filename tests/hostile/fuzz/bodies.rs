@@ -19,7 +19,7 @@ pub(crate) struct FuzzBody {
     pub(crate) corpus: fn() -> Vec<Vec<u8>>,
     /// Number of random inputs in a smoke run.
     pub(crate) rounds: usize,
-    /// The body itself, which panics if an invariant is violated.
+    /// The function to call. It panics if an invariant is violated.
     pub(crate) run: fn(&[u8]),
 }
 

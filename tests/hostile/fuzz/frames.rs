@@ -148,8 +148,8 @@ fn fuzz_filters(bytes: &[u8]) {
     }
 }
 
-/// Returns every filter with the arguments of its example, and true if its construction takes more
-/// than a millisecond.
+/// Returns every filter with the arguments of its example, and a flag: true if the construction of
+/// the filter takes more than a millisecond.
 fn catalog_examples() -> &'static [(&'static Description, Vec<String>, bool)] {
     static EXAMPLES: OnceLock<Vec<(&'static Description, Vec<String>, bool)>> = OnceLock::new();
     EXAMPLES.get_or_init(|| {

@@ -89,9 +89,9 @@ fn fuzz_hello(bytes: &[u8]) {
     assert!(room.len() <= HELLO_LENGTH_MAX + (1 << 15));
 }
 
-/// Reads the first hello message. Returns a summary of the result and, if bytes are missing, their
-/// number. The summary is a number for the kind of result (0 while bytes are missing), and a sum
-/// over the readable fields.
+/// Reads the first hello message in `bytes`. Returns a summary and, if bytes are missing, their
+/// number. The summary contains a number for the kind of result (0 while bytes are missing), and a
+/// sum over the fields that could be read.
 fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match find_first_hello(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),

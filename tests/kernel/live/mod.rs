@@ -34,8 +34,8 @@ const CHAIN_SAMPLING_STEPS: [usize; 2] = [11, 151];
 /// Number of frames sent before the test waits for the last of them.
 const FRAMES_IN_FLIGHT: usize = 64;
 
-/// The packets that a chain received while it was attached, with the verdicts of all judges on
-/// them.
+/// The packets that a chain received while it was attached. All implementations that the test
+/// compares (the judges) have given their verdict on each packet.
 struct TwinRun {
     chain: TwinChain,
     hardened: bool,
@@ -43,8 +43,8 @@ struct TwinRun {
     tally: ExamTotals,
 }
 
-/// Attaches a chain, sends the test traffic to it, and collects the verdicts of all judges on each
-/// packet.
+/// Attaches a chain, and sends the test traffic to it. For each packet, collects the verdicts of
+/// the program, the user implementation and the interpreter.
 fn run_chain(
     net: &Network,
     point: AttachPoint,
@@ -93,9 +93,9 @@ fn run_chain(
     TwinRun { chain, hardened, records, tally }
 }
 
-/// Returns the chains under test, each with the flag `hardened` of its target. None of them changes
-/// frames. Each twin by itself is tested for both targets. Some chains of two and three filters are
-/// tested for one target each.
+/// Returns the chains under test, each with a flag: true if its target is hardened, that is,
+/// without CAP_PERFMON. None of the chains changes frames. Each twin by itself is tested for both
+/// targets. Some chains of two and three filters are tested for one target each.
 fn chains_under_test() -> Vec<(TwinChain, bool)> {
     let mut all: Vec<(TwinChain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
@@ -142,7 +142,7 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     Some(all)
 }
 
-/// Returns the number of packets in these runs for which `such` returns true.
+/// Returns the number of packets in the runs for which `such` returns true.
 fn count_packets(runs: &[TwinRun], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }

@@ -26,7 +26,7 @@ const RECORDS_SIZE: u32 = 4 << 20;
 /// Maximum recorded length of a frame in bytes: a GRO frame with its headers.
 const FRAME_MAX: u32 = 1 << 17;
 
-/// Offsets in the map that holds the records.
+/// Offsets in the map in which the program stores the records of packets.
 mod records_map {
     pub(super) const POSITION: i16 = 0;
     pub(super) const LOST: i16 = 8;
@@ -137,7 +137,8 @@ impl<'p> RecordedProgram<'p> {
         records
     }
 
-    /// Returns a judge whose verdicts are the results that the attached program recorded.
+    /// Returns a judge for the comparison with the other implementations. Its verdicts are the
+    /// results that the attached program recorded.
     pub(super) fn recorded_verdicts(&self, records: &[Record]) -> RecordedVerdicts {
         let mut before = vec![0; self.program.counters.len()];
         let mut rulings = Vec::new();
@@ -191,7 +192,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     Link::tcx(&program, index, side, ChainPosition::Head, None).unwrap()
 }
 
-/// A recorded packet, with the twin's result.
+/// A packet that the attached program has recorded, with the result of the twin.
 pub(super) struct Record {
     pub(super) outcome: Outcome,
     /// Number of bytes that the program could read directly when it started: the linear data or, at
@@ -210,7 +211,7 @@ impl Record {
         [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
     }
 
-    /// Returns the packet in the form that the other judges accept.
+    /// Returns the packet in the form that the other implementations of a twin accept.
     pub(super) fn packet(&self) -> Packet<'_> {
         let packet = Packet { tag: self.tag, ..Packet::new(&self.frame) };
         packet.split_at(self.linear_length)
@@ -255,8 +256,8 @@ fn instrument(program: &Program, point: AttachPoint) -> Program {
     Program { code, maps, ..program.clone() }
 }
 
-/// Returns code that passes packets of other processors without recording them, and stores the
-/// length of the linear data.
+/// Returns the code at the entry of a recording program. The code passes packets of other
+/// processors without recording them, and stores the length of a packet's linear data.
 fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
     let (data, end) = if point == AttachPoint::Xdp { (0, 4) } else { (76, 80) };
     let mut code = vec![
@@ -275,7 +276,8 @@ fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
     code
 }
 
-/// Returns code that writes a record. Register r0 holds the class, r6 the context.
+/// Returns the code that writes a packet's record at an exit of the program. In this code, register
+/// r0 holds the class, and r6 the context.
 fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     let mut a = Assembler::new();
     let (lost, on) = (a.label(), a.label());
@@ -331,7 +333,7 @@ fn emit_record_header(a: &mut Assembler, map: u32, point: AttachPoint) {
     a.push(Insn::store(Size::DW, R10, -8, R0));
 }
 
-/// Emits code that copies all bytes of the frame.
+/// Emits code that copies all bytes of the frame into its record.
 fn emit_frame_copy(a: &mut Assembler, head: i32, point: AttachPoint, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
     a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);

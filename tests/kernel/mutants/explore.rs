@@ -168,8 +168,8 @@ pub(super) fn explore_paths(
 }
 
 impl PacketSearch<'_> {
-    /// Runs the program on the packet. Returns a hash that identifies the path through the program:
-    /// a hash of the result and of the number of executed instructions.
+    /// Runs the program on a packet. Returns a hash that identifies the path of execution. The hash
+    /// covers the result and the number of executed instructions.
     fn run_case(&mut self, case: &OwnedPacket) -> u64 {
         self.runs_left = self.runs_left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
@@ -185,8 +185,8 @@ impl PacketSearch<'_> {
         hasher.finish()
     }
 
-    /// Runs the program on the packet. If its path is new, adds the packet to the results and to
-    /// the seeds.
+    /// Runs the program on a packet. If the packet takes a new path of execution, adds it to the
+    /// packets found and to the seeds.
     fn add_if_new(&mut self, case: OwnedPacket) {
         let way = self.run_case(&case);
         if self.known.insert(way) {
@@ -201,8 +201,9 @@ impl PacketSearch<'_> {
         }
     }
 
-    /// Runs the program on the packets in `row`, which are successive variants of one packet. If
-    /// two neighbors have different results or paths, adds both to the results.
+    /// Runs the program on the packets in `row`, each of which differs slightly from its
+    /// predecessor. If two neighbors differ in result or in path of execution, adds both to the
+    /// packets found.
     fn add_boundary_pairs(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
@@ -217,8 +218,8 @@ impl PacketSearch<'_> {
         }
     }
 
-    /// Tries the packet truncated at every length and, if the hook can receive such packets, not
-    /// linear, with tags in metadata, and with a partial checksum.
+    /// Tries variants of a packet: truncated at every length and, if the hook can receive such
+    /// packets, not linear, with tags in metadata, and with a partial checksum.
     fn shape_variants(&mut self, case: &OwnedPacket) {
         let depth = (self.program.reach as usize + 4).min(case.bytes.len());
         let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };

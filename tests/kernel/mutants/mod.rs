@@ -40,9 +40,11 @@ struct MutationEffort {
     /// Sampling step for twins: one twin in this many is mutated, for each target.
     twin_step: usize,
     mutation_step: usize,
-    /// Maximum number of runs of a twin in the search for packets at which its result changes.
+    /// Maximum number of runs of a twin in the search for test packets, each of which makes the
+    /// twin take a new path of execution.
     exploration_runs: usize,
-    /// True if the run searches for a frame that reveals each unlisted survivor.
+    /// True if the run searches for a frame that reveals each undetected mutation that is not
+    /// listed in `survivors.txt`.
     searches_for_frames: bool,
 }
 
@@ -61,7 +63,7 @@ const COMPLETE_EFFORT: MutationEffort = MutationEffort {
     searches_for_frames: true,
 };
 
-/// Number of packets that are also run with failing kernel allocations.
+/// Number of test packets on which each program also runs while kernel allocations fail.
 const ALLOCATION_FAILURE_PACKETS: usize = 100;
 
 /// The identity of a mutation, which is the same in every chain that begins with the mutated twin:
@@ -84,23 +86,24 @@ struct MutantResults {
     verifier: usize,
     /// The mutations that were not detected, each with its target.
     survivors: Vec<(String, Target)>,
-    /// The names of the survivors by key. The key identifies the same mutation in longer chains.
+    /// Names of the mutations that were not detected, by key. The key identifies the same mutation
+    /// in longer chains.
     survivors_by_key: BTreeMap<MutationKey, String>,
 }
 
-/// An unmodified twin with its test packets and results.
+/// An unmodified twin with its test packets and results, with which the mutants are compared.
 struct OriginalTwin {
     program: Program,
     cases: Vec<OwnedPacket>,
     ruling: Vec<TwinVerdict>,
     kept: Option<Vec<Vec<u8>>>,
-    /// Results of the twin for some packets while kernel allocations fail.
+    /// Results of the twin for some of the test packets while kernel allocations fail.
     results_without_memory: Vec<TwinVerdict>,
 }
 
 impl OriginalTwin {
     /// Creates the test packets of a twin, and runs the unmodified twin on them. Returns `None` if
-    /// the chain edits frames, which the target does not allow.
+    /// the twin edits frames and the target does not allow edits.
     fn new(
         chain: &TwinChain,
         target: Target,
@@ -155,8 +158,8 @@ impl OriginalTwin {
     }
 }
 
-/// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the target does not
-/// allow the chain.
+/// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the twin edits
+/// frames and the target does not allow edits.
 fn detect_twin_mutations(
     twin: &TwinChain,
     target: Target,
@@ -197,9 +200,9 @@ fn detect_twin_mutations(
     Some(results)
 }
 
-/// Tries mutations of a twin in chains of two filters that begin with the twin. These are the
-/// mutations that are not tried in the twin alone, because they affect only the output to the
-/// second filter, and the mutations that survived there.
+/// Tries mutations of a twin in chains of two filters that begin with the twin. There are two kinds
+/// of such mutations: those that affect only the output to the second filter, and those that were
+/// not detected in the twin alone.
 fn detect_paired_twin_mutations(
     twin: &TwinChain,
     target: Target,
@@ -258,9 +261,9 @@ fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     packets
 }
 
-/// The two targets that are tested. One has direct access to linear data, and tags in metadata. The
-/// other has no CAP_PERFMON, and copies by a helper. All other targets combine properties of these
-/// two.
+/// The two targets that are tested. Programs for the first access linear data directly, and find
+/// tags in metadata. Programs for the second have no CAP_PERFMON, and copy bytes by a helper. All
+/// other targets combine properties of these two.
 const TARGETS: [Target; 2] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target::without_perfmon(Hook::Xdp),
@@ -314,9 +317,9 @@ fn read_survivors_file() -> BTreeMap<String, String> {
     listed_survivors
 }
 
-/// Asserts that at least `least` percent of the mutations were detected and, in a complete run,
-/// that every survivor is listed and every listed mutation survives. A sample may miss mutations,
-/// because it has fewer runs.
+/// Asserts that at least `least` percent of the mutations were detected. In a complete run, also
+/// asserts that the undetected mutations are exactly those listed in `survivors.txt`. A sample may
+/// miss mutations, because it has fewer runs.
 fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: bool) {
     let sum = |of: fn(&MutantResults) -> usize| all_results.iter().map(of).sum::<usize>();
     let (all, verifier) = (sum(|results| results.all), sum(|results| results.verifier));

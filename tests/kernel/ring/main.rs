@@ -115,7 +115,7 @@ fn send_numbered_frames(pair: &NamespacePair, count: u32) {
     }
 }
 
-/// Sends frames from the client's device of a veth pair, unchanged and in order.
+/// Sends frames unchanged and in order from the client's end of a veth pair.
 fn send_frames(pair: &NamespacePair, frames: &[Vec<u8>]) {
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
@@ -314,7 +314,8 @@ fn child_process_runs_reader() {
     reader::run_reader();
 }
 
-/// Measures the cost per packet. Run alone with `--ignored --nocapture nanoseconds_per_packet`.
+/// Measures the cost per packet of the program that writes the ring. Run alone with `--ignored
+/// --nocapture nanoseconds_per_packet`.
 #[test]
 #[ignore = "a measurement"]
 fn ring_program_reports_ns_per_packet() {

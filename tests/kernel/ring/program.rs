@@ -1,4 +1,4 @@
-//! The writer under test: a tap that delivers every frame once.
+//! The kernel program under test, which writes the ring: a tap that delivers every frame once.
 
 use ebpf::Hook;
 use ebpf::emit::Value;

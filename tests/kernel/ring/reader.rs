@@ -30,10 +30,9 @@ pub(crate) struct ReaderCounts {
 /// The content of the sent frames, which the reader checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameContent {
-    /// An Ethernet header, a number, and bytes derived from the number.
+    /// Frames that consist of an Ethernet header, a number, and bytes derived from the number.
     Numbered,
-    /// An Ethernet frame with TCP over IPv4, in whose payload each byte is its predecessor plus
-    /// one.
+    /// Ethernet frames with TCP over IPv4. Each byte of the payload is its predecessor plus one.
     Counting,
 }
 

@@ -151,7 +151,7 @@ pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
 }
 
 /// Checks that the programs and libraries of the package `streamline` have at most
-/// [`CORE_PACKAGE_BYTES_MAX`] bytes, and prints their size.
+/// [`CORE_PACKAGE_BYTES_MAX`] bytes in total, and prints their total size.
 fn check_size(files: &[InstallFile]) -> Result<(), String> {
     let is_core = |file: &&InstallFile| {
         let package = debian_path(&file.to).map(|path| debian_package_of_file(&path));

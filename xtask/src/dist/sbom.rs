@@ -118,7 +118,8 @@ fn format_list(
     )
 }
 
-/// Returns the package URL (purl) of a package, which also serves as its reference within the list.
+/// Returns the package URL (purl) of a package. In the list of components, the URL also serves as
+/// the reference to the package.
 fn reference((name, version): &PackageVersion) -> String {
     format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
 }

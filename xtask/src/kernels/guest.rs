@@ -51,7 +51,7 @@ impl Kernel {
         Ok(Self { version, image, modules })
     }
 
-    /// Boots the kernel, which runs all programs and powers off.
+    /// Boots the kernel in emulation. The guest runs all programs and powers off.
     pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<BootResult, String> {
         let system = home.join(format!("{}.cpio", self.version));
         fs::write(&system, self.build_initial_ramdisk(home, programs)?)

@@ -80,7 +80,8 @@ fn asserts_short_duration(line: &str) -> bool {
         .any(|words| asserted.contains(words))
 }
 
-/// Returns the number of seconds in the line's constant duration, if any.
+/// Returns the number of seconds in a constant duration that the line contains, or `None` if it
+/// contains none.
 fn duration_in_seconds(line: &str) -> Option<u64> {
     let (_, behind) = line.split_once("Duration::from_secs(")?;
     behind.split(')').next()?.parse().ok().filter(|seconds| *seconds > 0)

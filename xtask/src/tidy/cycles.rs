@@ -10,7 +10,7 @@ pub(super) const CYCLE_FILES_MAX: usize = 3;
 /// A set of files that all depend on each other, directly or indirectly.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct FileCycle {
-    /// Indices of the files in [`FileDependencies::files`], in the order of the paths.
+    /// Indices of the cycle's files in [`FileDependencies::files`], in the order of their paths.
     pub(super) files: Vec<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! The rules that references in documents resolve: paths in backticks, pages of the book named
-//! anywhere, and the indexes of the book.
+//! The rules for references in documents: each path in backticks and each named page of the book
+//! must exist, and the indexes of the book must list all pages.
 
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};

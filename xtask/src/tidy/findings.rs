@@ -1,4 +1,4 @@
-//! Findings of the rules: violations, and occurrences that count against the ratchets.
+//! Findings of the rules: violations, and occurrences that rules only count and limit (ratchets).
 
 use super::tree::File;
 use std::fmt;
@@ -36,7 +36,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All violations, and all occurrences that count against the ratchets.
+/// All violations of rules, and all occurrences that rules only count and limit (ratchets).
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) errors: Vec<Finding>,
@@ -63,7 +63,7 @@ pub(crate) struct Occurrence {
 }
 
 impl Occurrence {
-    /// Creates an occurrence of weight 1.
+    /// Creates an occurrence that adds 1 to the sum of its key.
     pub(super) fn new(
         rule: &'static str,
         key: impl Into<String>,

@@ -99,7 +99,7 @@ pub(super) fn heading_anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Replaces each link with its text.
+/// Replaces each Markdown link in a heading with the text of the link.
 fn without_link_targets(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading;

@@ -21,7 +21,7 @@ pub(super) struct Dependency {
     pub(super) line: usize,
 }
 
-/// Entries of a manifest that the rules need.
+/// The entries of a `Cargo.toml` that the rules of `tidy` check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Manifest {
     /// The name of the package; empty in a manifest that only defines a workspace.
@@ -94,9 +94,9 @@ impl Manifest {
     }
 }
 
-/// Parses the header of a dependency table such as `dev-dependencies` or `dependencies.NAME`.
-/// Returns the purpose of its dependencies and, if the header names one, the dependency. Returns
-/// `None` for any other table.
+/// Parses the header of a dependency table, such as `dev-dependencies` or `dependencies.NAME`.
+/// Returns the purpose for which the crate uses these dependencies and, if the header contains it,
+/// the name of a dependency. Returns `None` for any other table.
 fn parse_dependency_table_header(table: &str) -> Option<(DependencyUse, Option<&str>)> {
     let table = match table.strip_prefix("target.") {
         // `target.'cfg(unix)'.dependencies`: the condition does not matter.
@@ -111,7 +111,8 @@ fn parse_dependency_table_header(table: &str) -> Option<(DependencyUse, Option<&
     }
 }
 
-/// Returns the value of the `package` key of an inline table.
+/// Returns the value of the `package` key of a TOML inline table, without the prefix of package
+/// names.
 fn package_key(value: &str) -> Option<&str> {
     let at = value.find("package")?;
     let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;

@@ -18,8 +18,8 @@ use std::fmt::Write as _;
 /// Path of the file that contains the ceilings.
 pub(crate) const CEILINGS_PATH: &str = "xtask/ratchets";
 
-/// The rules with ratchets, in the order in which the table prints them, each with the meaning of
-/// its count.
+/// The rules whose violations are counted and may not become more. Each has its name and the
+/// meaning of its count. The table prints them in this order.
 pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
     ("cycles", "files in cycles of more than three"),
     ("upward", "arrows between files that point to a higher layer"),
@@ -43,7 +43,7 @@ const OCCURRENCES_MAX: usize = 5;
 
 type Sums = BTreeMap<(String, String), usize>;
 
-/// Reports every key whose sum is above its ceiling.
+/// Reports every key of a counted rule for which the occurrences exceed the ceiling.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let ceilings = read_ceilings(tree);
     let sums = sum_by_key(&found.occurrences);
@@ -59,15 +59,15 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the maximum number of lines of product code, or `None` if the ceilings file has no such
-/// row.
+/// Returns the maximum number of lines of product code, or `None` if the ceilings file does not set
+/// this maximum.
 pub(crate) fn product_size_ceiling(tree: &Tree) -> Option<usize> {
     read_ceilings(tree)
         .get(&(PRODUCT_SIZE_KEY.0.to_owned(), PRODUCT_SIZE_KEY.1.to_owned()))
         .copied()
 }
 
-/// Returns the error for a key whose sum is above its ceiling. `of_key` returns true for the
+/// Returns the error for a key whose occurrences exceed its ceiling. `of_key` selects the
 /// occurrences of this key. Returns `None` if there are none.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
@@ -131,9 +131,10 @@ fn read_ceilings(tree: &Tree) -> Sums {
     .collect()
 }
 
-/// Returns the contents of the ceilings file with lowered ceilings. If the sum of a key is above
-/// its ceiling, the ceiling rises by at most the slack of other keys of the rule; if that is not
-/// enough, the key remains an error. The ceilings of a new rule are the current sums.
+/// Returns the contents of the ceilings file with ceilings lowered to the current sums. If the sum
+/// of a key is above its ceiling, the ceiling rises by at most the slack of other keys of the rule.
+/// If the slack is too small, the key remains an error. The ceilings of a new rule are the current
+/// sums.
 pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let ceilings = read_ceilings(tree);
     let sums = sum_by_key(occurrences);
@@ -159,8 +160,8 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
     text
 }
 
-/// Returns a table with a row for each crate, which contains its number of lines, and its sum for
-/// each ratcheted rule.
+/// Returns a table with a row for each crate. The row contains the crate's number of lines, and its
+/// sum for each rule in [`RATCHETED_RULES`].
 pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let lines = crate::lines::counts_by_crate(tree);
     let crates = tree.crates();

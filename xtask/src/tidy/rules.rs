@@ -43,7 +43,7 @@ pub(super) const ENTRY_POINT_LAYER: u8 = 4;
 /// Layer of the crates that are not part of the product.
 pub(super) const OUTSIDE_PRODUCT_LAYER: u8 = 5;
 
-/// All crates, from the lowest layer up.
+/// All crates of the workspace, from the lowest layer up.
 pub(super) const WORKSPACE_CRATES: &[WorkspaceCrate] = &[
     product_crate("abi", 0, &[]),
     WorkspaceCrate { unsafe_code: UnsafePolicy::Anywhere, ..product_crate("sys", 0, &[]) },
@@ -270,7 +270,8 @@ pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
 
 /// Prefix of package names in the workspace.
 pub(super) const PACKAGE_PREFIX: &str = "streamline-";
-/// Packages without the prefix: `xtask`, for which `cargo xtask` is an alias, and the library.
+/// Packages whose names do not begin with [`PACKAGE_PREFIX`]: `xtask`, for which `cargo xtask` is
+/// an alias, and the library.
 pub(super) const UNPREFIXED_PACKAGES: &[&str] = &["xtask", "streamline"];
 
 /// Crates that may depend on the package `libc`.

@@ -9,7 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A tree in a temporary directory, removed on drop.
+/// A workspace tree in a temporary directory, in which a test plants violations of rules. It is
+/// removed on drop.
 pub(crate) struct PlantedTree(PathBuf);
 
 impl Drop for PlantedTree {
@@ -20,8 +21,8 @@ impl Drop for PlantedTree {
 }
 
 impl PlantedTree {
-    /// Creates a clean tree: the crates `abi`, `endpoint`, `buffer`, `filter`, `engine`, `web` and
-    /// `cli`, each with a root.
+    /// Creates a tree that violates no rule: the crates `abi`, `endpoint`, `buffer`, `filter`,
+    /// `engine`, `web` and `cli`, each with a root.
     pub(crate) fn new_clean() -> Self {
         static NEXT_TREE_NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NEXT_TREE_NUMBER.fetch_add(1, Ordering::Relaxed);

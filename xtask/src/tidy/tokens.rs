@@ -9,7 +9,7 @@ use std::ops::Range;
 /// A word or punctuation mark in Rust code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Token<'a> {
-    /// The text: a word, `::`, or one character.
+    /// The text of the token: a word, `::`, or one character.
     pub(crate) text: &'a str,
     /// Number of the line that contains the token, from 1.
     pub(crate) line: usize,
@@ -95,9 +95,9 @@ pub(crate) fn disabled_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
 struct Attribute {
     /// Index of the first token after the attribute.
     end: usize,
-    /// True for `#![…]`, which applies to the enclosing item.
+    /// True for an inner attribute (`#![…]`), which applies to the enclosing item.
     is_inner: bool,
-    /// True for a `cfg` that is false in the default build.
+    /// True if the attribute is a `cfg` that is false in the default build.
     is_disabled: bool,
 }
 

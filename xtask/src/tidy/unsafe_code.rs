@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     count_unsafe(tree, found);
 }
 
-/// Checks that the crate does no I/O and reads no clock.
+/// Checks that the crate in the directory `base` does no I/O and reads no clock.
 fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
     let source = format!("{base}src/");
     for file in tree.rust_files().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
@@ -51,8 +51,8 @@ fn names_std_module(line: &str, module: &str) -> bool {
     }
 }
 
-/// Checks that the crate's roots have the `unsafe_code` attribute that the crate's row in the table
-/// of crates requires.
+/// Checks the roots of the crate in the directory `base`. Each root must have the `unsafe_code`
+/// attribute that the crate's row in the table of crates requires.
 fn check_crate_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let line = match krate.unsafe_code {
         UnsafePolicy::Forbid => "#![forbid(unsafe_code)]",

@@ -76,8 +76,8 @@ fn pin(processor: usize) -> Result<(), String> {
     rustix::thread::sched_setaffinity(None, &set).map_err(|why| why.to_string())
 }
 
-/// Pauses one side of a ring before this side checks the ring again: yields if both sides share a
-/// processor (`cores` is 1), otherwise spins.
+/// Pauses one side of a ring before it checks the ring again. The side yields if both sides share a
+/// processor (`cores` is 1), and otherwise spins.
 fn wait(cores: usize) {
     if cores == 1 { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

@@ -8,7 +8,8 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
-/// An element of the ring. The size of a block is a multiple of the element's size.
+/// An element of the ring, of the size of a cache line. The size of a block is a multiple of the
+/// element's size.
 type CacheLine = [u8; 64];
 
 /// Number of elements that the ring holds.

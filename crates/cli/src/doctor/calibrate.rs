@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Status {
     })
 }
 
-/// Returns the measured costs, and the costs that could not be measured with the reasons, as JSON.
+/// Returns the measured costs as JSON, and, for each cost that could not be measured, the reason.
 /// `path` is the path of the cost table.
 fn to_json(calibration: &Calibration, path: &str) -> Object {
     let filter = |cost: &FilterCost| {

@@ -73,7 +73,7 @@ pub(super) struct InterfaceFinding {
     pub(super) mtu: u32,
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Frames dropped by the device or its driver.
+    /// Number of frames that the device or its driver has dropped.
     pub(super) lost: u64,
     pub(super) errors: u64,
 }

@@ -55,8 +55,8 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
 }
 
 /// Returns the sinks that retain past frames. Each entry has the name of the sink, the size in
-/// bytes of its memory for uncompressed frames, and a flag: true if a separate low-priority thread
-/// compresses older frames, false if the thread of the sink does.
+/// bytes of its memory for uncompressed frames, and a flag. The flag is true if a separate
+/// low-priority thread compresses older frames, and false if the sink's own thread does.
 fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     let names = explain::unique_names(&plan.graph);
     let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));

@@ -184,7 +184,7 @@ impl FromStr for Condition {
 }
 
 /// Parses the limit of a condition, such as `0`, `1.5`, `90%` or `10k`. Fails with a message for
-/// the user if the text is not such a number.
+/// the user if the text is not a valid limit.
 fn parse_limit(text: &str) -> Result<f64, String> {
     let scales = [('%', 0.01), ('k', 1e3), ('M', 1e6), ('G', 1e9)];
     let scaled = scales.into_iter().find_map(|(end, scale)| Some((text.strip_suffix(end)?, scale)));

@@ -23,7 +23,7 @@ use streamline::metrics::{Server, Target, to_text, write_file};
 use streamline::{Observer, ReadyRequest, RunResults};
 use sys::eventfd::EventFd;
 
-/// Interval between two samples of the counters.
+/// Interval between two samples of the path's counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of samples between two replacements of a metrics file.
 const SAMPLES_PER_FILE: u32 = 5;

@@ -88,7 +88,7 @@ fn progress_line(totals: &Totals) -> String {
 /// opened.
 struct LogReader {
     file: File,
-    /// Incomplete UTF-8 sequence at the end of the data that has been read so far.
+    /// Bytes at the end of the text read so far that form an incomplete UTF-8 sequence.
     rest: Vec<u8>,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Helper {
     /// The pipe from the standard error of the program and of its child processes, which may
     /// outlive the program. `None` after the end of the output.
     messages: Option<ChildStderr>,
-    /// Beginning of an output line whose end has not been read yet.
+    /// Beginning of a line of the program's output, whose end has not been read yet.
     line: Vec<u8>,
     reports: LogEventOrigin,
 }

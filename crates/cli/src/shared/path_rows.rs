@@ -41,8 +41,8 @@ pub(super) struct PathRow {
 }
 
 impl PathRow {
-    /// Creates the row of a path. `old` and `new` are the results of the path's last two queries.
-    /// `new` is `None` if the path has never been queried.
+    /// Creates the row of a path from the results of its last two queries. `old` is the earlier
+    /// result, and `new` the latest. `new` is `None` if the path has never been queried.
     fn new(
         path: RegisteredPath,
         old: Option<Result<Counters, ClientError>>,

@@ -7,8 +7,8 @@ use streamline::report::format_count;
 pub(super) use streamline::paths::rates::{Rate, compute_rate, total_source_output, update_totals};
 
 /// Describes the latencies that exceed the bound of the request (`--latency`): the number of late
-/// blocks, and the sink and the wait that exceed their limits by the most. Returns `None` if
-/// nothing exceeds the bound.
+/// blocks, and the sink and the waiting time that exceed their limits by the most. Returns `None`
+/// if nothing exceeds the bound.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[GaugeLatency]| {

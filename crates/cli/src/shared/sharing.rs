@@ -79,7 +79,8 @@ fn attach_point(program: &KernelProgram) -> String {
     )
 }
 
-/// Formats the filters of a program that several requests use, and the number of its other filters.
+/// Formats the filters of a kernel program that several requests share, and the number of its other
+/// filters.
 fn format_shared_filters(program: &KernelProgram) -> String {
     let (several, own): (Vec<&KernelStep>, Vec<&KernelStep>) =
         program.steps.iter().partition(|step| step.lines > 1);

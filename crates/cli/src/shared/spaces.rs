@@ -57,8 +57,8 @@ struct SpaceRing {
     counted: Option<RingCounts>,
 }
 
-/// The counts of a ring: the blocks and bytes that were put into it, that were taken from it, and
-/// that are in it, and the blocks that it lost.
+/// The counts of a ring: the blocks and bytes that the writer put, that the reader took, and that
+/// are in the ring now, and the number of lost blocks.
 #[derive(Clone, Copy, Default, Serialize)]
 struct RingCounts {
     put: Amount,
@@ -188,8 +188,8 @@ impl RingCounts {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Returns the sums of these counts and the counts `other` of the same ring in another worker
-    /// process.
+    /// Returns the sums of these counts and of `other`, the counts of the same ring in another
+    /// worker process.
     fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };

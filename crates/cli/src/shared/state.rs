@@ -71,9 +71,9 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the published states of all names in parallel, and returns their summaries. A user may
-/// have occupied names that belong to other users. Prints only the number of these names, because
-/// there may be many of them.
+/// Opens the published states of all names in parallel, and returns their summaries. If processes
+/// of a user occupy names that belong to other users, prints only the number of these names,
+/// because there may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(

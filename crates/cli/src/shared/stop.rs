@@ -71,7 +71,7 @@ fn stop_paths(
 /// The result of `streamline stop` for one path.
 #[derive(Serialize, Debug)]
 struct StopResult {
-    /// Name or number, as specified by the user.
+    /// Name or number of the path, as specified by the user.
     path: String,
     /// True if the process of the path has exited.
     ended: bool,
@@ -86,7 +86,7 @@ struct StopResult {
 /// The paths that one call of `streamline stop` stops, with their results and the exit status so
 /// far.
 struct StopSet {
-    /// Results in the order of the arguments.
+    /// The results of stopping the paths, in the order of the arguments.
     results: Vec<StopResult>,
     /// Connections to the paths that have not ended, each with the index of the path in `results`.
     waiting: Vec<(usize, PathClient)>,

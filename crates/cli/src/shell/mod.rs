@@ -293,8 +293,8 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     Ok((StageEdge { reader, writer, rendezvous }, why))
 }
 
-/// Creates a pair of rendezvous sockets. Fails if no descriptor number is free at which a program
-/// could inherit one.
+/// Creates the two connected rendezvous sockets of an edge. Fails if no descriptor number is free
+/// at which a program could inherit one of them.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (socket, peer) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // This duplicate only checks that a descriptor number is free, before one of the two programs
@@ -381,7 +381,7 @@ fn start_program(
 }
 
 /// Formats the value of the environment variable that describes one end of an edge to a program.
-/// Adds the duplicate of the rendezvous socket that the program inherits to `copies`.
+/// Duplicates `rendezvous`, so that the program inherits the duplicate, and adds it to `copies`.
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,

@@ -28,7 +28,7 @@ const BUILTINS: &[&str] = &[
     "pwd", "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
     "true", "type", "ulimit", "umask", "unalias", "unset", "wait",
 ];
-/// Reserved words that start or continue compound commands.
+/// Reserved words of the shell that start or continue compound commands.
 const RESERVED_WORDS: &[&str] = &[
     "!", "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select",
     "then", "until", "while", "{", "}", "[[",
@@ -64,8 +64,8 @@ fn join_continued_lines(text: &str) -> String {
     joined
 }
 
-/// Returns true if a shell separates words at this character. Any other white space, such as a
-/// carriage return or a no-break space, is part of a word.
+/// Returns true if a shell separates words at this character. A shell treats any other white space,
+/// such as a carriage return or a no-break space, as part of a word.
 fn is_blank(letter: char) -> bool {
     matches!(letter, ' ' | '\t' | '\n')
 }

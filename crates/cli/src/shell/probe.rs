@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// A library that is preloaded into programs.
+/// A library that `streamline sh` or `streamline exec` preloads into programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PreloadLibrary {
     /// The library that turns pipes into streams.

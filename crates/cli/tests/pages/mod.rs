@@ -51,7 +51,7 @@ impl PageCommand {
     }
 }
 
-/// Returns true if an output matches the output on a page.
+/// Returns true if the output of a command matches the output that a page shows for it.
 fn matches_output(expected: &str, output: &str) -> bool {
     let expected: Vec<String> = expected.lines().map(mask_duration).collect();
     let output: Vec<String> = output.lines().map(mask_duration).collect();

@@ -54,8 +54,8 @@ pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool 
     stood
 }
 
-/// Kills a stopped process, and returns the time until all its resources have been released: its
-/// kernel objects, and the resources that `left` returns while they remain.
+/// Kills a stopped process, and returns the time until its resources are released. These are its
+/// kernel objects, and the resources that `left` lists until they are released.
 fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::list_process(guard.0.id());
     let begin = Instant::now();
@@ -83,8 +83,9 @@ const KILLED_REQUESTS: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Runs the requests `lines`, and kills the process before a step of its start. Tests one step in
-/// `every`. Another run on the same interface must continue.
+/// Runs the requests `lines`, and kills each of their processes before a different step of its
+/// start. Tests one step in `every`. After each kill, another run on the same interface must
+/// continue.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let Some(pair) = NamespacePair::new(DevicePairSettings {
         addresses: false,
@@ -125,8 +126,8 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     assert!(interrupted.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
-/// Starts paths with a name, and kills each before a step of its start. Tests one step in `every`.
-/// The name must be free immediately, and other paths must continue.
+/// Starts paths with a name, and kills each before a different step of its start. Tests one step in
+/// `every`. After each kill, the name must be free immediately, and other paths must continue.
 fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
@@ -152,8 +153,8 @@ fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     fixture.wait_for_progress("survivor");
 }
 
-/// Starts daemons, and kills each before a step. Tests one step in `every`. The next daemon must
-/// serve immediately, and paths must register with it.
+/// Starts daemons, and kills each before a different step. Tests one step in `every`. After each
+/// kill, the next daemon must serve immediately, and paths must register with it.
 fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let mut first = fixture.start_daemon();

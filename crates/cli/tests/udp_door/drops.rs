@@ -5,9 +5,10 @@ use std::net::UdpSocket;
 use std::process::Command;
 use testkit::need;
 
-/// Python server that counts the datagrams `fill`, and reads the reported number of dropped
-/// datagrams. It replies to `ask` with both numbers, and to any other datagram with the same bytes.
-/// It pauses after `pause`. `kernel` sets an option that only the kernel can implement.
+/// Python server whose commands are datagrams. It counts the datagrams `fill`, and reads the number
+/// of dropped datagrams from control messages. It replies to `ask` with both numbers, pauses after
+/// `pause`, and echoes any other datagram. `kernel` sets an option that only the kernel can
+/// implement.
 const DROP_COUNTING_SERVER: &str = "
 import socket, struct, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

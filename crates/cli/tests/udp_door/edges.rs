@@ -22,9 +22,9 @@ const EPOLL_NOTE: &str = "an epoll set reports it once, or to one of several wai
 /// The counts that a server reports in its reply to a control message.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
-    /// Number of calls of `epoll_wait` that have returned.
+    /// Number of the server's calls of `epoll_wait` that have returned.
     returns: u64,
-    /// Number of `EPOLLIN` events of the socket.
+    /// Number of `EPOLLIN` events that the server has received for the socket.
     readable: u64,
 }
 

@@ -12,13 +12,13 @@ use testkit::{need, wait_until};
 /// A name server under test, with its arguments and the sockets that it opens.
 struct NameServer<'s> {
     program: &'s str,
-    /// The arguments that precede the name of the configuration file.
+    /// Arguments of the name server that precede the name of its configuration file.
     arguments: &'s [&'s str],
     /// Text that the server prints when it is ready to reply.
     ready: &'s str,
     /// The addresses of the server to which the test sends queries.
     hosts: &'s [&'s str],
-    /// Number of sockets at each address, which share a port.
+    /// Number of sockets that the name server opens at each address. They share a port.
     sockets: usize,
     /// True if several processes of the server share each socket. Such a socket cannot be promoted.
     shares_sockets: bool,

@@ -11,11 +11,11 @@ use std::net::{SocketAddr, UdpSocket};
 use testkit::net::{CLIENT, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
-/// Python server that replies to each datagram with the sender's address, the control messages and
-/// the flags that it received with the datagram. A correct timestamp is printed as `now`, or as
-/// `seconds of now` if it is truncated to the low half of the seconds. The datagram `room N` limits
-/// later control messages to N bytes; `set NUMBER` sets this IP option. The first argument is the
-/// IP version; the others are socket options in the form `LEVEL:NUMBER`.
+/// Python server that replies to each datagram with the sender's address, and with the control
+/// messages and the flags that it received with the datagram. In the reply, a correct timestamp is
+/// `now`, or `seconds of now` if it is truncated to the low half of the seconds. The datagram `room
+/// N` limits later control messages to N bytes; `set NUMBER` sets the IP option with this number.
+/// The first argument is the IP version; the others are socket options in the form `LEVEL:NUMBER`.
 const CONTROL_SERVER: &str = "
 import socket, struct, sys, time
 is_v6 = sys.argv[1] == '6'

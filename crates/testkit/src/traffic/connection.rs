@@ -21,7 +21,7 @@ const PSH: u8 = 0x08;
 /// The TCP flag ACK.
 const ACK: u8 = 0x10;
 
-/// The sender of a segment.
+/// The side of a connection, client or server, that sends a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The client.
@@ -30,7 +30,7 @@ pub enum Side {
     Server,
 }
 
-/// A generated TCP connection between a client and a server, which is open.
+/// A generated TCP connection between a client and a server, after the handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     client: IpAddr,
@@ -97,12 +97,13 @@ impl Connection {
             .collect()
     }
 
-    /// Captures an acknowledgement by `side` of all data that its peer has sent so far.
+    /// Adds an acknowledgement by `side` to the capture. It acknowledges all data that its peer has
+    /// sent so far.
     pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
         capture.add(90, self.segment_frame(side, ACK, &[], &[]));
     }
 
-    /// Captures the close of both directions: two FINs and the last acknowledgement.
+    /// Adds the close of both directions to the capture: two FINs and the last acknowledgement.
     pub(crate) fn close(mut self, capture: &mut Capture) {
         for side in [Side::Client, Side::Server] {
             capture.add(700, self.segment_frame(side, FIN | ACK, &[], &[]));
@@ -111,7 +112,7 @@ impl Connection {
         self.acknowledge(capture, Side::Client);
     }
 
-    /// Captures a reset by the client.
+    /// Adds a reset by the client to the capture.
     pub(crate) fn reset(self, capture: &mut Capture) {
         capture.add(300, self.segment_frame(Side::Client, RST | ACK, &[], &[]));
     }

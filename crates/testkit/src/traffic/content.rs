@@ -94,7 +94,7 @@ pub(crate) fn dns_answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-/// Returns the DNS response NXDOMAIN.
+/// Returns a DNS response with the code NXDOMAIN.
 pub(crate) fn nxdomain_response(id: u16, name: &str, kind: u16) -> Vec<u8> {
     dns_message(id, 0x8183, 0, name, kind)
 }

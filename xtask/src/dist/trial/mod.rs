@@ -14,13 +14,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian release for a trial that does not name one.
+/// Debian release for a trial of the packages if the command names none.
 pub(super) const DEFAULT_SUITE: &str = "bookworm";
 
 /// Size of the virtual machine's disk, in the format of mkfs.ext4(8).
 const DISK_SIZE: &str = "3G";
 
-/// Debian packages of the machine: systemd, a kernel, and the programs that the checks need.
+/// Debian packages of the virtual machine: systemd, a kernel, and the programs that the checks
+/// need.
 const GUEST_PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
                        iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
 
@@ -83,9 +84,9 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     }
 }
 
-/// Returns the accelerator with which qemu runs the machine. If the host is itself a virtual
-/// machine, the KVM device may exist although no guest boots with it; the processor then lacks the
-/// extensions.
+/// Returns the accelerator with which qemu runs the machine: KVM if its device exists and the
+/// processor has the extensions. If the host is itself a virtual machine, the device may exist
+/// without the extensions, and then no guest boots with it.
 fn qemu_accelerator(processor: &str, has_device: bool) -> &'static str {
     let mut words = processor.split_ascii_whitespace();
     match has_device && words.any(|word| matches!(word, "vmx" | "svm")) {
@@ -128,8 +129,8 @@ fn repack_with_higher_version(home: &Path, package: &Path) -> Result<PathBuf, St
     Ok(copy)
 }
 
-/// Returns the files that the trial needs in the virtual machine: the script, its service, and the
-/// packages of both versions.
+/// Returns the files that the trial of the packages needs in the virtual machine: the script, its
+/// service, and the packages of both versions.
 fn guest_files(packages: &[PathBuf], next: &[PathBuf]) -> Result<Vec<InstallFile>, String> {
     let script = include_bytes!("guest.sh").to_vec();
     let mut script = InstallFile::new("root/guest.sh", "the trial", script);

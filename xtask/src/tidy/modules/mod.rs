@@ -28,7 +28,7 @@ struct Module {
     items: HashMap<String, usize>,
     /// Names that `use` imports, each with the path of the imported item.
     imports: HashMap<String, Vec<String>>,
-    /// Paths in imports of the form `use path::*`.
+    /// Paths whose names the module imports all at once, by `use path::*`.
     globs: Vec<Vec<String>>,
     references: Vec<CodePath>,
 }
@@ -36,10 +36,10 @@ struct Module {
 /// Dependencies between the files of a crate.
 #[derive(Debug, Default)]
 pub(super) struct FileDependencies {
-    /// Paths of the files, relative to `src/`.
+    /// Paths of the crate's files, relative to `src/`.
     pub(super) files: Vec<String>,
-    /// For each file, the indices of the files on which it depends, each with the name of one used
-    /// item and the line of that use.
+    /// The dependencies of each file. The keys are the indices of the files on which it depends.
+    /// The values are the name of one used item, and the line of that use.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 

@@ -7,12 +7,12 @@ use std::collections::HashSet;
 /// The item or module that a path in Rust code names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    /// An item that the file with this index defines.
+    /// An item. The number is the index of the file that defines it.
     Item(usize),
-    /// The module with this index in the list of modules.
+    /// A module. The number is its index in the list of modules.
     Module(usize),
-    /// A name that the module with this index should define but does not define in its text, for
-    /// example because a macro generates the definition.
+    /// A name that should be in the module with this index but is not in its text, for example
+    /// because a macro generates the definition.
     Unknown(usize),
 }
 

@@ -20,10 +20,10 @@ pub(super) struct ModuleContents {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Import {
     pub(super) path: Vec<String>,
-    /// The name in this module; `*` for all names in `path`.
+    /// The name that the import defines in the module; `*` for all names in `path`.
     pub(super) name: String,
     pub(super) line: usize,
-    /// True for a re-export (`pub use`).
+    /// True if the import is a re-export (`pub use`).
     pub(super) is_public: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Import {
 pub(super) struct CodePath {
     pub(super) path: Vec<String>,
     pub(super) line: usize,
-    /// True if the path is in a `use` declaration.
+    /// True if the path in the code is part of a `use` declaration.
     pub(super) is_use: bool,
 }
 

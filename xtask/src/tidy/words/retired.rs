@@ -10,7 +10,7 @@ use super::super::tokens::Token;
 use super::super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
-/// Path of the file that lists the words.
+/// Path of the file that lists the retired words.
 pub(super) const RETIRED_WORDS_FILE: &str = "xtask/retired";
 
 /// A word that identifiers must no longer contain, with its replacement.
@@ -18,7 +18,7 @@ pub(super) const RETIRED_WORDS_FILE: &str = "xtask/retired";
 pub(super) struct RetiredWord {
     word: String,
     instead: String,
-    /// The crates that may use the word.
+    /// Names of the crates that may still use the retired word.
     exempt_crates: Vec<String>,
 }
 
@@ -83,8 +83,8 @@ impl RetiredIdentifierCounter {
 }
 
 impl RetiredWord {
-    /// Returns true if the identifier contains this retired word, as a part of the kind that the
-    /// word matches.
+    /// Returns true if the identifier contains this retired word. The form of the word decides if
+    /// it matches whole identifiers, parts of type names, or parts of any identifier.
     fn is_in(&self, identifier: &str) -> bool {
         match self.word.strip_prefix('=') {
             Some(whole) => identifier == whole,

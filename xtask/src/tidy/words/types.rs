@@ -37,7 +37,8 @@ impl TypeDefinitions {
         }
     }
 
-    /// Counts the names that have several definitions, are names of std types, or are vague.
+    /// Counts the types that share their name with another type, that have the name of a std type,
+    /// or that have a vague name.
     pub(super) fn check(&self, found: &mut Findings) {
         for ((name, type_name), places) in &self.places {
             let mut count = |rule, (path, line): &(String, usize), what| {

@@ -1,4 +1,5 @@
-//! State of a list on the screen: the selected row, the filter, and the visibility of the help.
+//! State of a list on the screen: the selected row, the text filter, and the visibility of the
+//! help.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -13,39 +14,39 @@ pub(super) enum KeyEffect {
     Quit,
 }
 
-/// State of a list on the screen: the selected row, the filter, and whether the help is shown.
+/// State of a list on the screen: the selected row, the text filter, and whether the help is shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ListState {
     /// Text of the filter. Only rows that contain this text are visible.
     pub(super) filter: String,
-    /// True while the user types the filter.
+    /// True while the user types the text filter.
     pub(super) is_typing: bool,
     /// True while the help covers the list.
     pub(super) shows_help: bool,
-    /// Index of the selected row among the rows that match the filter.
+    /// Index of the selected row among the rows that match the text filter.
     selected: usize,
 }
 
 impl ListState {
-    /// Returns true if one of the texts of a row contains the filter. Ignores case.
+    /// Returns true if one of the texts of a row contains the text filter. Ignores case.
     pub(super) fn matches_filter(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.to_lowercase();
         texts.iter().any(|text| text.to_lowercase().contains(&wanted))
     }
 
-    /// Returns the index of the selected row among `count` rows that match the filter.
+    /// Returns the index of the selected row among `count` rows that match the text filter.
     pub(super) fn selected_row_index(&self, count: usize) -> usize {
         self.selected.min(count.saturating_sub(1))
     }
 
-    /// Returns the index of the first row on the screen. `count` rows match the filter, of which
-    /// `height` fit on the screen.
+    /// Returns the index of the first row on the screen. `count` is the number of rows that match
+    /// the text filter, and `height` the number of rows that fit on the screen.
     pub(super) fn first_visible_row(&self, count: usize, height: usize) -> usize {
         (self.selected_row_index(count) + 1).saturating_sub(height.max(1))
     }
 
-    /// Applies a key. `count` is the number of rows that match the filter. Returns `None` if the
-    /// key has no meaning in a list.
+    /// Applies a key. `count` is the number of rows that match the text filter. Returns `None` if
+    /// the key has no meaning in a list.
     pub(super) fn apply_key(&mut self, key: KeyEvent, count: usize) -> Option<KeyEffect> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Some(KeyEffect::Quit);
@@ -85,7 +86,7 @@ impl ListState {
         std::mem::take(&mut self.shows_help)
     }
 
-    /// Removes the filter. Returns false if there was none.
+    /// Removes the text filter. Returns false if there was none.
     pub(super) fn clear_filter(&mut self) -> bool {
         !std::mem::take(&mut self.filter).is_empty()
     }

@@ -36,14 +36,14 @@ const PROGRAMS_MAX: usize = 4;
 /// The sort order of the list of paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum PathOrder {
-    /// Ascending numbers of the paths.
+    /// Sorts by the number of the path, in ascending order.
     #[default]
     Number,
-    /// Descending rates in blocks per second.
+    /// Sorts by the rate in blocks per second, the highest first.
     Blocks,
-    /// Descending rates in bytes per second.
+    /// Sorts by the rate in bytes per second, the highest first.
     Bytes,
-    /// Descending numbers of lost blocks.
+    /// Sorts by the number of lost blocks, the largest first.
     Lost,
 }
 
@@ -80,7 +80,7 @@ struct PathsView {
 }
 
 impl PathsView {
-    /// Returns the paths that match the filter, in the selected order.
+    /// Returns the paths that match the text filter, in the order that the user has selected.
     fn rows<'r>(&self, rows: &'r [PathRow]) -> Vec<&'r PathRow> {
         let is_listed = |row: &&PathRow| {
             let [number, name, user, .., line] = row.cells();
@@ -120,7 +120,7 @@ impl PathsView {
     }
 }
 
-/// The paths and kernel programs at the latest sample.
+/// The visible paths and the kernel programs, as of the latest sample of their counters.
 #[derive(Default)]
 struct PathsSnapshot {
     rows: Vec<PathRow>,

@@ -36,7 +36,7 @@ pub(super) struct Snapshot {
     pub(super) kept: Vec<PastFrames>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
-    /// Spaces that did not reply in time.
+    /// Names of the path's spaces that did not reply in time.
     pub(super) silent_space: Vec<String>,
     /// Latest change that the path made automatically, or `None` if it made none.
     pub(super) adapted: Option<String>,
@@ -268,7 +268,7 @@ fn describe_silent_space(space: &Space) -> Option<String> {
     Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
 
-/// Totals over all instances of one node.
+/// The counters of one node, summed over all instances of the node.
 #[derive(Default)]
 struct NodeTotals {
     taken: Amount,

@@ -1,5 +1,5 @@
-//! The user's choices on the interactive screen of `top`: order, filter, selected node, and visible
-//! details.
+//! The user's choices on the interactive screen of `top`: order, text filter, selected node, and
+//! visible details.
 
 use super::choice::{KeyEffect, ListState, next_value};
 use super::snapshot::{NodeRates, Snapshot};
@@ -8,18 +8,18 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent};
 /// The sort order of the table of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum NodeOrder {
-    /// The order of the graph. Each node is indented by the number of forks before it.
+    /// Keeps the order of the graph. Each node is indented by the number of forks before it.
     #[default]
     Graph,
-    /// Descending rates in blocks per second.
+    /// Sorts by the rate in blocks per second, the highest first.
     Blocks,
-    /// Descending rates in bytes per second.
+    /// Sorts by the rate in bytes per second, the highest first.
     Bytes,
-    /// Descending processing times per block.
+    /// Sorts by the processing time per block, the longest first.
     Time,
-    /// Descending numbers of held blocks.
+    /// Sorts by the number of held blocks, the largest first.
     Held,
-    /// Descending numbers of lost blocks.
+    /// Sorts by the number of lost blocks, the largest first.
     Lost,
 }
 
@@ -56,7 +56,8 @@ impl NodeOrder {
 pub(super) struct ViewChoices {
     /// Order in which the table of nodes is sorted.
     pub(super) order: NodeOrder,
-    /// State of the list: the selected node, the filter (by name and space), and the help.
+    /// State of the list of nodes: the selected node, the text filter (for names and spaces), and
+    /// the help.
     pub(super) list: ListState,
     /// True while the screen shows the graph with its rates instead of the table.
     pub(super) shows_graph: bool,
@@ -65,7 +66,7 @@ pub(super) struct ViewChoices {
 }
 
 impl ViewChoices {
-    /// Returns the nodes that match the filter, in the selected order.
+    /// Returns the nodes that match the text filter, in the order that the user has selected.
     pub(super) fn nodes<'s>(&self, snapshot: &'s Snapshot) -> Vec<&'s NodeRates> {
         let is_listed = |node: &&NodeRates| self.list.matches_filter(&[&node.name, &node.space]);
         let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_listed).collect();

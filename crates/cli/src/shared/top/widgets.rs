@@ -49,8 +49,8 @@ pub(super) fn key_lines(keys: &[(&str, &str)]) -> Vec<Line<'static>> {
     keys.iter().map(|(key, effect)| Line::from(format!("  {key:12} {effect}"))).collect()
 }
 
-/// Returns the line that displays the filter, with a cursor while the user is typing. Returns
-/// `None` if there is no filter.
+/// Returns the line that displays the text filter, with a cursor while the user is typing. Returns
+/// `None` if there is no text filter.
 pub(super) fn input_line(list: &ListState) -> Option<Line<'static>> {
     let cursor = if list.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = list.is_typing || !list.filter.is_empty();
