@@ -51,7 +51,7 @@ pub enum MessageDefect {
     /// The view of the block extends beyond its frame.
     #[error("its view is outside its frame")]
     View,
-    /// A layer of the block begins outside the frame.
+    /// According to the marks of the block, a layer begins outside the frame.
     #[error("one of its layers begins outside of its frame")]
     Layer,
     /// The class in the block's entry is not a valid class.
@@ -69,7 +69,7 @@ pub enum MessageDefect {
     /// The message is neither a block nor a record that the reader expects.
     #[error("it is neither a block nor an expected record")]
     StateRecord,
-    /// The message contains a filter's state, which is invalid.
+    /// The message contains an invalid state of a filter.
     #[error("it is not a valid state of a filter")]
     State,
     /// The message would give a filter more state, or more held blocks, than the filter may have.

@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Arc<OriginTail>);
 
-/// A link to the rest of the list, after a name. It is unset until another name is appended.
+/// The part of the list that follows a name, or the entire list. It is unset while it contains no
+/// names.
 #[derive(Debug, Default)]
 struct OriginTail(OnceLock<Box<OriginNode>>);
 
@@ -22,7 +23,7 @@ struct OriginNode {
 }
 
 impl Origins {
-    /// Creates a list with these names. The first name has origin 0.
+    /// Creates a list with these names. The first name belongs to the source with the index 0.
     #[must_use]
     pub fn new(names: &[String]) -> Self {
         let all = Self::default();
@@ -40,20 +41,20 @@ impl Origins {
         }
     }
 
-    /// Returns the names of the sources, in order of origin.
+    /// Returns the names of the sources, in the order of the sources' indices.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(self.0.0.get(), |named| named.rest.0.get())
             .map(|named| named.name.as_str())
     }
 
-    /// Returns the number of names.
+    /// Returns the number of names in the list, including names of removed sources.
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.names().count()).unwrap_or(u16::MAX)
     }
 
-    /// Returns the name of the source with this origin if the path has more than one source, else
-    /// `None`.
+    /// Returns the name of the source with the index `origin` if the path has more than one source,
+    /// else `None`.
     #[must_use]
     pub fn distinguishing_name(&self, origin: u16) -> Option<&str> {
         self.names().nth(1)?;

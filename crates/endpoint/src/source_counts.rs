@@ -4,7 +4,7 @@
 use crate::loss_ranges::LossRanges;
 use filter::Amount;
 
-/// Frame and block counts of one arc.
+/// Counts of one arc on which blocks leave a source: blocks, and frames that did not become blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArcCounts {
     /// Amount of blocks that have left the source on this arc.

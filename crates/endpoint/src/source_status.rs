@@ -5,14 +5,16 @@ use filter::Time;
 /// Result of a call to [`Source::produce`](crate::Source::produce).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceStatus {
-    /// At least one block was appended by the call.
+    /// The call of `produce` has appended at least one block.
     Blocks,
     /// The call found no input. The space calls `produce` again at time `until` on the path's
     /// clock, or earlier if the descriptor becomes readable.
     Wait {
-        /// Latest time of the next call; `None` means that only the descriptor ends the wait.
+        /// Latest time of the next call of `produce`; `None` if only the descriptor of the source
+        /// ends the wait.
         until: Option<Time>,
-        /// True if the space also polls [`Source::descriptor`](crate::Source::descriptor).
+        /// True if the space calls `produce` earlier when
+        /// [`Source::descriptor`](crate::Source::descriptor) becomes readable.
         readable: bool,
     },
     /// The input has ended. The same call may have appended blocks.
@@ -36,8 +38,8 @@ impl SourceStatus {
 pub enum NextTime {
     /// The space reads blocks from the source in order of arrival, regardless of their timestamps.
     Unordered,
-    /// The source has not read its next block yet, and will read it in the next call of
-    /// [`Source::produce`](crate::Source::produce).
+    /// The time of the source's next block is unknown, because the source has not read this block
+    /// yet. It will read the block in the next call of [`Source::produce`](crate::Source::produce).
     Unknown,
     /// The timestamp of the next block.
     At(Time),

@@ -36,12 +36,12 @@ const ALLOCATION_STEP_MIN: u64 = 256 << 10;
 pub struct TapRingWriter {
     file: Memfd,
     position: ByteRingWriter<Arc<Mapping>>,
-    /// Range of stream positions whose bytes in the ring have memory. If its ends are at least
-    /// [`TAP_RING_SIZE`] apart, all memory of the ring is allocated.
+    /// Range of positions in the stream for whose bytes the ring has allocated memory. If the ends
+    /// of the range are at least [`TAP_RING_SIZE`] apart, all memory of the ring is allocated.
     allocated: (u64, u64),
 }
 
-/// A handle from which any thread reads the number of bytes in a ring.
+/// A handle from which any thread reads the number of bytes in the ring of a tap.
 #[derive(Clone, Debug)]
 pub struct TapRingLevel(Arc<Mapping>);
 
@@ -105,7 +105,7 @@ impl TapRingWriter {
         Ok(length)
     }
 
-    /// Returns true if the caller must notify the reader, because it waits for bytes. Further calls
+    /// Returns true if the reader waits for bytes, so that the caller must notify it. Further calls
     /// return false until the reader waits again.
     #[must_use]
     pub fn take_reader_waits(&self) -> bool {
@@ -173,8 +173,8 @@ impl TapRingLevel {
 pub struct TapRingReader(ByteRingReader<Mapping>);
 
 impl TapRingReader {
-    /// Opens the ring in a file that a path has shared. Returns `None` if the file is not a ring,
-    /// or if it could shrink.
+    /// Opens the reading end of a tap's ring, in the file that the path has shared. Returns `None`
+    /// if the file is not such a ring, or if it could shrink.
     pub fn open(file: &Memfd) -> sys::Result<Option<Self>> {
         if file.len() != TAP_FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
             return Ok(None);

@@ -45,7 +45,8 @@ impl Drop for TempDir {
 /// A timestamp for tests: 2009-02-13 23:31:30.123456789 UTC, in ns.
 pub(crate) const TEST_TIME: u64 = 1_234_567_890_123_456_789;
 
-/// Returns a block over these bytes. All of them are in view.
+/// Returns a block with these marks. Its frame consists of the given bytes, all of which are in
+/// view.
 pub(crate) fn block_with_marks(marks: Marks, bytes: &[u8]) -> Block<'_> {
     let place = Extent::new(4096, u32::try_from(bytes.len()).unwrap());
     Block {

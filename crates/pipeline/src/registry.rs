@@ -37,7 +37,8 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Returns the registry to which this registry adds names, or `None` if it adds none.
+    /// Returns the registry that this registry extends by further names, or `None` if it extends
+    /// none.
     fn base(&self) -> Option<&dyn Registry> {
         None
     }

@@ -11,7 +11,7 @@ use crate::graph::Graph;
 /// Streamline paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
-    /// The requests of the same user.
+    /// The requests of the user who runs the request.
     #[default]
     User,
     /// The requests of all members of a group (a name or a number) that have the same

@@ -16,14 +16,14 @@ use crate::check::read_native_request;
 use crate::language::{Diagnostic, Span, write_quoted};
 use crate::registry::Registry;
 
-/// The equivalent of a stage that begins with a known word.
+/// The equivalent of a stage that begins with a word of another program, such as `tcpdump`.
 enum StageEquivalent {
     /// A filter whose argument is the next word, and optionally a file to read, as in `grep -i foo
     /// x`.
     Match(&'static str),
     /// The source that reads a file, whose name is the next word.
     File,
-    /// A filter without arguments, as in `wc -l`.
+    /// A filter without arguments, as the equivalent of `wc -l`.
     Filter(&'static str),
     /// A tcpdump command with options.
     Options,
@@ -61,9 +61,9 @@ const STAGE_WORDS: &[(&[&str], &str, StageEquivalent)] = &[
 pub struct Translation {
     /// The message that names the other program, such as `is written for tcpdump`.
     pub message: &'static str,
-    /// The equivalent request.
+    /// Text of the equivalent request.
     pub line: String,
-    /// The number of blocks after which to stop, as text; `None` for no limit.
+    /// Maximum number of blocks that the sinks receive (`-c`), as text; `None` for no limit.
     pub count: Option<String>,
     /// The shell command into which the output is piped, or `None` if there is none.
     pub shell: Option<String>,
@@ -140,8 +140,8 @@ fn translate_first_error(
     })
 }
 
-/// Translates further stages until the request passes the checks. Returns `None` if `rounds` stages
-/// do not suffice, or if an error has no translation.
+/// Translates further stages of a translated request, until the request passes the checks. Returns
+/// `None` if it still has errors after `rounds` stages, or if an error has no translation.
 fn translate_stages(
     translation: Translation,
     registry: &dyn Registry,
@@ -308,8 +308,8 @@ fn rewrite_stage(text: &str, stage: Span, written: &str, is_head: bool, prints: 
     replace_stage(text, stage, &format!("{source}{written}{print}"))
 }
 
-/// Moves a request option that follows a filter to the front of the text. Returns `None` if there
-/// is no such option.
+/// Moves an option of the request (`--…`) from its place behind a filter to the front of the text.
+/// Returns `None` if the stage contains no such option.
 fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
     let is_option = |word: &&&str| word.starts_with("--") && !word.starts_with("--name=");
     let option = words.iter().skip(1).find(is_option)?;

@@ -153,7 +153,8 @@ fn v3_subtree_is_the_text_that_another_path_would_get() {
     assert_eq!((found.path.as_str(), found.below.to_string().as_str()), ("other", "tcp/all"));
 }
 
-/// An end of an arc: a node of the old request, or a new node by name.
+/// An end of an arc in an edited request: a node of the request before the edit, or a new node by
+/// name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum ArcEnd {
     Old(usize),
@@ -168,7 +169,8 @@ fn parse_graph(text: &str) -> Option<Graph> {
     (!wrong).then_some(graph)
 }
 
-/// Returns the arcs of a graph, except arcs to placeholder sinks (`discard`).
+/// Returns the arcs of a graph, except arcs to placeholder sinks (`discard`). `id` returns the
+/// identity of a node.
 fn graph_arcs(graph: &Graph, id: impl Fn(NodeId) -> ArcEnd) -> ArcSet {
     let kept = graph.edges.iter().filter(|edge| graph.node(edge.to).name() != "discard");
     kept.map(|edge| (id(edge.from), id(edge.to), edge.classes.ranges().to_vec())).collect()

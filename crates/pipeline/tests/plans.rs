@@ -205,7 +205,7 @@ fn dot_output_contains_every_node_and_edge() {
     }
 }
 
-/// Returns the values of an attribute of all node boxes, in order.
+/// Returns the value of the attribute `name` of each node's box in an SVG drawing, in order.
 fn node_box_attributes(svg: &str, name: &str) -> Vec<usize> {
     let frames = svg.split("<rect class=\"node").skip(1);
     let value = |frame: &str| {

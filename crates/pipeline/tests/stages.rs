@@ -1,12 +1,13 @@
-//! Tests of stages: which nodes of a request run in threads of their own, and which nodes stay
-//! together.
+//! Tests of the division of a request into threads: which nodes run in threads of their own, and
+//! which nodes stay together.
 
 mod common;
 
 use common::fixture;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, plan};
 
-/// Returns a machine with this many processors, on which some filters are expensive.
+/// Returns a description of a machine with this number of processors, on which some filters are
+/// expensive.
 fn costly_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for (filter, block) in

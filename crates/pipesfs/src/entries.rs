@@ -24,7 +24,7 @@ pub struct Key {
 /// directory itself, or one of its entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryObject {
-    /// The directory of the tree itself.
+    /// The directory itself, as opposed to one of its entries.
     Whole,
     /// A directory with a file for each argument of a filter.
     Config,
@@ -49,7 +49,7 @@ pub enum DirectoryObject {
 /// A stream of the blocks that leave a node, or of one class of these blocks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Stream {
-    /// The format of the blocks.
+    /// The format in which the stream carries the blocks.
     pub form: StreamForm,
     /// The point in the past at which the stream starts, in the syntax of `streamline tap --from`.
     /// If `None`, the stream starts with the next block.
@@ -93,7 +93,7 @@ pub enum ObjectKind {
     Link,
 }
 
-/// An entry of a directory.
+/// An entry of a directory of the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Name of the entry.
@@ -350,8 +350,8 @@ impl Tree {
     }
 }
 
-/// Returns true if the directory of a path, a node or a class can contain an entry with this name
-/// that is neither a filter nor a link to a filter.
+/// Returns true if this is the name of a fixed entry. A fixed entry of the directory of a path, a
+/// node or a class is neither a filter nor a link to a filter.
 fn is_fixed_entry_name(name: &str) -> bool {
     STREAM_ENTRIES.contains(&name) || name == "freeze"
 }

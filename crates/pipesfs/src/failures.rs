@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of users whose latest failure is stored.
+/// Maximum number of users for which [`LatestFailures`] stores a failure.
 const STORED_USERS_MAX: usize = 4096;
 /// Age from which a reason is shown together with its age, because a later failure may have stored
 /// no reason.
 const AGE_IN_TEXT_MIN: Duration = Duration::from_secs(5);
 
-/// The reason for the latest failure of each user, and its time.
+/// For each user, the reason for the latest failure, and the time of this failure.
 #[derive(Debug, Default)]
 pub struct LatestFailures(Mutex<HashMap<u32, (String, Instant)>>);
 

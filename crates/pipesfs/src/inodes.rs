@@ -73,7 +73,7 @@ impl InodeTable {
         }
     }
 
-    /// Makes the next lookup of an object assign a new inode number. Called when the entry of the
+    /// Makes the object get a new inode number at its next lookup. Called when the entry of the
     /// object was removed from its directory.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
@@ -86,10 +86,10 @@ impl InodeTable {
         self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
     }
 
-    /// Updates the keys of objects whose directories have moved. `places` contains the new identity
-    /// of each moved directory, by the old identity. The objects keep their inode numbers. If an
-    /// object has several numbers, lookups continue to return the number that the latest lookup
-    /// returned.
+    /// Updates the keys of objects whose directories have moved, so that the objects keep their
+    /// inode numbers. `places` contains the new identity of each moved directory, by the old
+    /// identity. If an object has several numbers, lookups continue to return the number that the
+    /// latest lookup returned.
     pub fn update_moved_objects(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         let mut moved = Vec::new();
         for (number, known) in &mut self.objects {

@@ -27,13 +27,13 @@ pub struct MountOptions {
 /// cannot open the directories of these paths in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OtherUsersPaths {
-    /// No paths.
+    /// A user sees no paths of other users.
     Nothing,
     /// Paths that have a name. The entry of a path without a name would reveal the source of the
     /// path, which is part of the request.
     #[default]
     Names,
-    /// All paths.
+    /// A user sees all paths of other users.
     All,
 }
 
@@ -73,7 +73,7 @@ impl Mount {
         Ok(Self { directory: directory.to_owned(), server })
     }
 
-    /// Blocks until the file system is unmounted.
+    /// Blocks the calling thread until the file system is unmounted.
     pub fn wait(&self) {
         self.server.wait();
     }

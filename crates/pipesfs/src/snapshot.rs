@@ -49,7 +49,7 @@ struct CachedCounters {
     taken_at: Instant,
     /// Duration of the query that returned the counters.
     query_time: Duration,
-    /// The counters, or `None` if the path did not reply.
+    /// The counters that the query returned, or `None` if the path did not reply.
     counters: Option<Arc<Counters>>,
 }
 
@@ -66,13 +66,14 @@ impl CachedCounters {
 pub struct SnapshotCache {
     directory: Option<PathBuf>,
     latest: RwLock<Arc<Snapshot>>,
-    /// The connection to the daemon, or `None` before the first query. The lock serializes queries.
+    /// Connection to the daemon, or `None` before the first query. The lock ensures that only one
+    /// query runs at a time.
     client: Mutex<Option<Client>>,
-    /// Latest counters, by path number.
+    /// Latest counters of each path, by path number.
     counters: Mutex<HashMap<u32, CachedCounters>>,
-    /// Two samples of the counters, by path number.
+    /// Two samples of each path's counters, from which rates are computed, by path number.
     samples: Mutex<HashMap<u32, Samples>>,
-    /// Idle connections to paths.
+    /// Idle connections to paths, for reuse by later queries.
     connections: IdleConnections,
     changed: Mutex<ChangedPaths>,
 }
@@ -81,7 +82,7 @@ pub struct SnapshotCache {
 #[derive(Debug, Default)]
 struct ChangedPaths {
     numbers: BTreeSet<u32>,
-    /// Numbers of the changed paths that are being queried now.
+    /// Numbers of those changed paths that are being queried now.
     queried: BTreeSet<u32>,
 }
 
@@ -189,9 +190,9 @@ impl SnapshotCache {
         updated.unwrap_or_else(|| self.refresh(Duration::ZERO))
     }
 
-    /// Updates one path from the reply to an edit that was planned from the snapshot `planned`. If
-    /// the reply does not determine all nodes, or if the path was queried in the meantime, queries
-    /// the path instead.
+    /// Updates the view of one path in the snapshot from the reply to an edit. The edit was planned
+    /// from the snapshot `planned`. If the reply does not determine all nodes, or if the path was
+    /// queried in the meantime, queries the path instead.
     pub fn update_from_reply(
         &self,
         planned: &Snapshot,
@@ -251,7 +252,7 @@ impl SnapshotCache {
         self.connections.keep(to);
     }
 
-    /// Makes a snapshot with these paths the latest one.
+    /// Makes a snapshot with these paths the latest snapshot, and returns it.
     fn publish(
         &self,
         before: &Snapshot,

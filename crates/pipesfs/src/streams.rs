@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use sys::watcher::{EpollWatcher, EventInterest};
 
-/// The open streams of a mount.
+/// The streams of a mount that programs have opened for reading.
 #[derive(Debug)]
 pub struct Streams {
     device: Arc<File>,
@@ -41,22 +41,22 @@ pub struct Streams {
 #[derive(Debug)]
 struct OpenStream {
     input: StreamInput,
-    /// The tap, or the thread that writes events, from which the bytes of the stream come. Dropping
-    /// it ends the tap or the thread. `None` once the stream has ended and its tap is being
-    /// examined.
+    /// Source of the stream's bytes: a tap, or the thread that writes events. Dropping it ends the
+    /// tap or the thread. `None` once the stream has ended and its tap is being examined.
     origin: Option<StreamOrigin>,
     /// Outcome of the stream: true if it ends with an error, and false if it ends normally. `None`
     /// until the outcome is known.
     failed: Option<bool>,
     /// Bytes that the tap had not yet sent when its path ended; `None` if there are none. Readers
-    /// receive these bytes after the bytes of `input`.
+    /// of the stream receive these bytes after the bytes of `input`.
     rest: Option<Rest>,
-    /// True if an earlier tap of the stream, before its node moved to another path, skipped blocks
-    /// or truncated messages.
+    /// True if an earlier tap of the stream skipped blocks or truncated messages, before the
+    /// stream's node moved to another path.
     is_incomplete: bool,
-    /// The user who opened the stream.
+    /// Id of the user who opened the stream.
     uid: u32,
-    /// Byte counters of the directory; `None` for the events of the daemon.
+    /// Counters of the bytes read and written in the stream's directory; `None` for the events of
+    /// the daemon.
     totals: Option<Arc<Totals>>,
     /// Reads that wait for data, oldest first.
     waiting_reads: Vec<WaitingRead>,
@@ -71,10 +71,11 @@ struct OpenStream {
     moving: Option<StreamMove>,
 }
 
-/// The bytes that a tap had not yet written to its pipe or ring when its path ended.
+/// The last bytes of a stream, which its tap had not yet written to the pipe or ring when the path
+/// ended.
 #[derive(Debug)]
 struct Rest {
-    /// A sealed memory file.
+    /// Sealed memory file with these bytes.
     file: File,
     /// Number of bytes of the file that have been sent to readers.
     bytes_read: u64,
@@ -84,7 +85,7 @@ struct Rest {
 /// and its byte counters.
 #[derive(Debug)]
 pub struct StreamFacts {
-    /// User who opened the stream.
+    /// Id of the user who opened the stream.
     pub uid: u32,
     /// The node or class whose blocks the stream carries, given by its directory, and the format of
     /// the blocks; `None` for the events of the daemon.
@@ -96,7 +97,7 @@ pub struct StreamFacts {
 /// The source of a stream's bytes.
 #[derive(Debug)]
 pub enum StreamOrigin {
-    /// The connection of a tap.
+    /// The connection of a tap on a path.
     Path(Arc<TapConnection>),
     /// The events of the daemon.
     Events(EventFollower),
@@ -126,7 +127,7 @@ impl Streams {
         Ok((streams, endings))
     }
 
-    /// Adds a stream.
+    /// Adds a stream that a program has opened for reading.
     pub fn add(
         &self,
         handle: u64,
@@ -157,9 +158,9 @@ impl Streams {
         self.lock().contains_key(&handle)
     }
 
-    /// Replies to a read immediately if data is available, if the stream has ended and the outcome
-    /// is known, or if `waits` is false and the stream has not ended. Otherwise sends the reply
-    /// later.
+    /// Serves a read of an open stream. Replies at once if data is available, if the stream has
+    /// ended and its outcome is known, or if the read must not wait (`waits` is false) and the
+    /// stream has not ended. Otherwise sends the reply later.
     pub fn read(&self, handle: u64, (unique, size): (u64, u32), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -185,8 +186,8 @@ impl Streams {
         self.watch(handle, stream);
     }
 
-    /// Replies to a poll. If no event is ready and `wake` is `Some`, a later event is reported
-    /// under the number `wake`.
+    /// Replies to a poll of an open stream. If no event is ready and `wake` is `Some`, a later
+    /// event is reported under the number `wake`.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -228,7 +229,7 @@ impl Streams {
         true
     }
 
-    /// Serves waiting reads and polls. Never returns.
+    /// Serves the waiting reads and polls of all streams. Never returns.
     pub fn serve(&self) {
         loop {
             for event in self.watcher.wait(Some(Duration::from_secs(3600))) {
@@ -274,9 +275,9 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Replies with up to `size` bytes of the input. Once the outcome of the stream is known,
-    /// replies with the bytes in `rest` instead, and then with the end of the stream. Does not
-    /// block.
+    /// Replies to a read with up to `size` bytes of the stream's input. Once the outcome of the
+    /// stream is known, replies with the bytes in `rest` instead, and then with the end of the
+    /// stream. Does not block.
     fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
         // Once the outcome is known, the input has been read completely.
         let read = match (&mut self.rest, self.failed) {
@@ -290,7 +291,7 @@ impl OpenStream {
         read
     }
 
-    /// Returns the current event bits for poll(2).
+    /// Returns the event bits that poll(2) reports for the stream at present.
     fn events(&mut self) -> u32 {
         let (readable, ended) = self.input.poll_readable_and_ended();
         (u32::from(readable) * READABLE) | (u32::from(ended) * CLOSED)

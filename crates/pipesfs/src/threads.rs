@@ -30,7 +30,7 @@ struct RequestQueue<R> {
     requests: VecDeque<R>,
     /// Idle threads, in the order in which they became idle.
     idle: Vec<Arc<Condvar>>,
-    /// True once the pool has been dropped, so that no further requests will be added.
+    /// True once the pool has been dropped. No requests are added to the queue after that.
     is_closed: bool,
 }
 
@@ -91,8 +91,8 @@ impl<R> Drop for RequestThreadPool<R> {
 }
 
 impl<R> Shared<R> {
-    /// Returns the next request. Blocks while the queue is empty. Returns `None` if the queue is
-    /// empty and closed.
+    /// Removes and returns the next request. Blocks while the queue is empty. Returns `None` if the
+    /// queue is empty and closed.
     fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {
         let mut queue = self.lock();
         loop {

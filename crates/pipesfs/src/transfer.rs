@@ -20,22 +20,23 @@ pub enum StreamRead {
     Sent(usize),
     /// No bytes are available yet.
     Empty,
-    /// The other end of the pipe is closed, and everything has been read.
+    /// The other end of the pipe is closed, and all its bytes have been read.
     End,
-    /// The read failed.
+    /// The read from the pipe failed.
     Failed,
 }
 
-/// The input of a stream: the pipe of a tap, or its ring and its socket.
+/// The input of a stream: the pipe of a tap, or the tap's ring with its socket.
 #[derive(Debug)]
 pub struct StreamInput {
-    /// The pipe, or the socket if there is a ring.
+    /// The pipe of the tap, or its socket if the tap has a ring.
     pipe: File,
     ring: Option<TapRingReader>,
 }
 
 impl StreamInput {
-    /// Creates the input. Makes the pipe or socket nonblocking.
+    /// Creates the input of a stream. Makes the pipe, or the socket that accompanies a ring,
+    /// nonblocking.
     pub fn new(pipe: OwnedFd, ring: Option<TapRingReader>) -> sys::Result<Self> {
         sys::fuse::set_nonblocking(&pipe)?;
         Ok(Self { pipe: File::from(pipe), ring })

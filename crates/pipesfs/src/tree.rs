@@ -44,7 +44,7 @@ pub enum NodeKey {
 /// is running in the same path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryId {
-    /// The root directory.
+    /// The root directory of the file system.
     Root,
     /// The directory with the manuals of all filters.
     Filters,
@@ -52,7 +52,7 @@ pub enum DirectoryId {
     Machine,
     /// An interface of the machine.
     Interface(String),
-    /// A path with a name.
+    /// The directory of a path that has a name.
     Path(PathKey),
     /// The directory of a node. If the directory represents equal nodes of several paths, the
     /// identity is that of the node in the path with the lowest number.
@@ -66,7 +66,7 @@ pub enum DirectoryId {
 pub struct NodeIndex {
     /// Index of the path.
     pub path: usize,
-    /// Index of the node.
+    /// Index of the node among the nodes of the path.
     pub node: usize,
 }
 
@@ -82,7 +82,7 @@ pub enum Child {
 /// A directory of the tree. Most directories represent a node, equal nodes, or a class of a node.
 #[derive(Debug)]
 pub struct Directory {
-    /// Identity of the directory.
+    /// Identity of the directory in the tree.
     pub place: DirectoryId,
     /// Name in the parent directory.
     pub name: String,
@@ -132,17 +132,17 @@ impl Directory {
     }
 }
 
-/// The tree of a snapshot.
+/// The tree of directories for the paths of a snapshot.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// The paths of the snapshot.
     pub paths: Vec<PathView>,
-    /// The directories; the first is the root.
+    /// All directories of the tree; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
-    /// For each path and each of its nodes, the parent below which the node has its directory.
+    /// For each path, the parents below which its nodes have their directories.
     parents: Vec<Parents>,
-    /// Index in `directories` of each node's directory, by path and node; 0 if a node has none.
+    /// For each path and node, the index of the node's directory in `directories`; 0 for none.
     directory_of: Vec<Vec<usize>>,
 }
 
@@ -150,8 +150,8 @@ pub struct Tree {
 pub const EMPTY_STREAM_SOURCE: &str = "stream";
 
 impl Tree {
-    /// Creates the tree of these paths. If names conflict, root's paths get them first, then the
-    /// other paths in ascending order of their numbers.
+    /// Creates the tree of these paths. If several paths claim a name, root's paths get it first,
+    /// then the other paths in ascending order of their numbers.
     #[must_use]
     pub fn new(paths: Vec<PathView>) -> Self {
         Self::after(paths, &Self::default())
@@ -354,7 +354,7 @@ impl Tree {
         at
     }
 
-    /// Copies the owner and the start time of a path to a directory.
+    /// Copies the owner and the start time of the path `path` to the directory `at` (indexes).
     fn describe(&mut self, at: usize, path: usize) {
         let listed = &self.paths[path].path;
         let (uid, started) = (listed.uid, listed.started.unwrap_or_default());

@@ -29,12 +29,13 @@ pub struct Writers {
 #[derive(Debug)]
 struct OpenWriter {
     socket: WriterSocket,
-    /// User who opened the file.
+    /// Id of the user who opened the file.
     uid: u32,
     totals: Arc<Totals>,
     /// Writes that wait for room in the socket, oldest first.
     waiting_writes: VecDeque<WaitingWrite>,
-    /// Poll handle (`kh`) to notify when the socket has room, or `None` if no caller polls.
+    /// FUSE poll handle (`kh`) through which the kernel is notified when the socket has room;
+    /// `None` if no caller polls.
     poll_number: Option<u64>,
     is_watched: bool,
     /// True if the program has closed the file. The end message may not have been sent yet, for
@@ -46,7 +47,7 @@ struct OpenWriter {
 struct WaitingWrite {
     unique: u64,
     bytes: Vec<u8>,
-    /// Number of bytes that the socket has accepted.
+    /// Number of bytes of this write that the socket has accepted.
     written: usize,
 }
 
@@ -59,7 +60,7 @@ impl Writers {
         Ok(Self { device, watcher: EpollWatcher::new()?, open: Mutex::default(), failures })
     }
 
-    /// Adds a writer.
+    /// Adds a stream that a program has opened for writing.
     pub fn add(&self, handle: u64, socket: WriterSocket, (uid, totals): (u32, Arc<Totals>)) {
         let writer = OpenWriter {
             socket,
@@ -112,8 +113,8 @@ impl Writers {
         }
     }
 
-    /// Replies to a poll. If no event is ready and `wake` is `Some`, a later event is reported
-    /// under the number `wake`.
+    /// Replies to a poll of a stream that is open for writing. If no event is ready and `wake` is
+    /// `Some`, a later event is reported under the number `wake`.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -242,7 +243,8 @@ impl WaitingWrite {
 }
 
 impl OpenWriter {
-    /// Sends the end message. Returns false if the socket has no room for the message now.
+    /// Tells the path, with an end message, that the writer has ended. Returns false if the socket
+    /// has no room for the message now.
     fn end(&mut self) -> bool {
         // A path that has ended needs no end message.
         self.socket.end().unwrap_or(true)

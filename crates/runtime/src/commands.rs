@@ -33,7 +33,7 @@ pub enum CommandError {
     /// The space has ended, rejects commands, or does not exist in the path.
     #[error("the path has ended")]
     Ended,
-    /// The space waits for room in a full ring.
+    /// The command was not executed, because the space waits for room in a full ring.
     #[error("{space} waits for room in a ring: its reader reads nothing")]
     RingFull {
         /// Name of the space that waits.

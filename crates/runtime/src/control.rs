@@ -27,13 +27,13 @@ pub struct Control {
     /// True if a listener has been set and still waits for the first block from any source.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
-    /// True if `input_event` is set.
+    /// True if `input_event` contains an event to notify.
     awaits_input: AtomicBool,
     /// The event to notify after the next pass with input, or `None` if no event is set.
     input_event: Mutex<Option<Arc<EventFd>>>,
 }
 
-/// An event that a space reports to the listener.
+/// An event that a space reports to the listener of its path ([`Control::set_listener`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
     /// The first blocks of the path have arrived, from any source.
@@ -48,7 +48,7 @@ pub enum ControlEvent {
 pub struct SinkStall {
     /// Node number of the sink.
     pub node: usize,
-    /// Duration of the write in wall time, in nanoseconds.
+    /// Time for which the write blocked the thread, in nanoseconds of wall time.
     pub write_ns: u64,
     /// Number of blocks that were waiting at the source when the stall was reported.
     pub waiting_blocks: u64,
@@ -210,8 +210,8 @@ impl Control {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stores the position of a source, replacing the previous one. `last` is true if the source
-    /// has ended.
+    /// Stores the position of a source, replacing the source's previous position. `planned` is the
+    /// node number of the source. `last` is true if the source has ended.
     pub fn store_position(&self, planned: usize, name: &str, counters: SourceCounters, last: bool) {
         let mut answers = self.lock_positions();
         answers.retain(|answer| answer.planned != planned);

@@ -21,10 +21,11 @@ pub struct NodeReport {
     pub report: Report,
 }
 
-/// Input counters of one ring, counted by the reader.
+/// Counters of a ring from another space, as counted by the ring's reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportCounters {
-    /// Number of the edge to which the ring belongs.
+    /// Number of the edge to which the ring belongs. The number stays the same when the path is
+    /// changed.
     pub planned: usize,
     /// Index of the node at which the ring's blocks enter the graph of the reader's space;
     /// `usize::MAX` once the node has been removed.
@@ -44,8 +45,8 @@ pub struct SpaceCounters {
     /// Edges that were removed while the space ran. Edges that continue a kernel edge are in
     /// `continuations` instead.
     pub(crate) edges: Vec<Edge>,
-    /// Edges in this space that continue edges of a kernel program, including those to removed
-    /// nodes.
+    /// Edges of this space that continue edges of a kernel program, each with the name of the
+    /// continued edge. The list includes edges to removed nodes.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
     /// Reports of filters and sinks, each with the index of the node. The index of a removed node
@@ -127,7 +128,7 @@ impl RetiredCounters {
         }
     }
 
-    /// Adds the input counters of a removed ring.
+    /// Adds the counters of the reading end of a ring that has been removed.
     pub fn add_import_counters(&mut self, imported: ImportCounters) {
         self.imported.push(imported);
     }
@@ -241,10 +242,10 @@ impl SpaceCounters {
     }
 }
 
-/// Names the edges that continue kernel edges in user space. `node` is the source that receives the
-/// output of a kernel program, and `calls` are the edges that leave it. `before` contains the
-/// removed nodes, including the receivers of earlier programs. Yields each edge with the name of
-/// the kernel edge that it continues.
+/// Determines which edges of a kernel program the given user-space edges continue. `node` is the
+/// source that receives the output of the program, and `calls` are the edges that leave this
+/// source. `before` contains the removed nodes, including the receivers of earlier programs. Yields
+/// each edge with the name of the kernel edge that it continues.
 fn find_kernel_continuations(
     before: &[NodeCounters],
     node: &NodeCounters,

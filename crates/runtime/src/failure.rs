@@ -109,32 +109,35 @@ impl From<RemoteFailure> for PathFailure {
 }
 
 impl PathFailure {
-    /// Creates the failure of a source or sink.
+    /// Creates the failure of a path in which the source or sink of the node `node` failed.
     #[must_use]
     pub fn from_endpoint(node: impl Into<String>, failure: Failure) -> Self {
         Self { node: node.into(), cause: FailureCause::Endpoint(failure) }
     }
 
-    /// Creates the failure of a ring.
+    /// Creates the failure of a path in which a ring failed for the reason `why`. `node` names the
+    /// node at the end of this ring.
     #[must_use]
     pub fn from_ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
         Self { node: node.into(), cause: FailureCause::Ring(why.into()) }
     }
 
-    /// Creates the failure of a program.
+    /// Creates the failure of a path in which a program exited with a failure. `node` names the
+    /// node of the program.
     #[must_use]
     pub fn from_program(node: impl Into<String>, bad: ProcessFailure) -> Self {
         Self { node: node.into(), cause: FailureCause::Program(bad) }
     }
 
-    /// Creates the failure of a program whose exit status could not be read.
+    /// Creates the failure of a path in which the exit status of a program could not be read.
+    /// `node` names the node of the program.
     #[must_use]
     pub fn from_unknown_exit(node: impl Into<String>, error: sys::Error) -> Self {
         Self { node: node.into(), cause: FailureCause::ExitUnknown(error) }
     }
 
-    /// Creates the failure of a filter that panicked. `block` is the block that the filter was
-    /// processing, if any.
+    /// Creates the failure of a path in which the filter of the node `node` panicked. `block` is
+    /// the block that the filter was processing, if any.
     #[must_use]
     pub fn from_panicked_filter(
         node: impl Into<String>,
@@ -155,8 +158,8 @@ impl PathFailure {
         Self { node: node.into(), cause: FailureCause::Panic { message, block } }
     }
 
-    /// Creates the failure of a space that panicked outside all filters. `path` is the path's
-    /// index, counted from 0; the message prints it counted from 1.
+    /// Creates the failure of a path in which a space panicked outside all filters. `path` is the
+    /// index of the path, counted from 0; the message prints it counted from 1.
     #[must_use]
     pub fn from_panicked_space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();

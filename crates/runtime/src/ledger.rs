@@ -172,10 +172,11 @@ pub struct Edge {
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount that is still in the ring of the edge.
     pub resident: Amount,
-    /// Notifications sent to the reader of a ring, by cause; `None` for other edges.
+    /// Notifications sent to the reader of the edge's ring, by cause; `None` for an edge without a
+    /// ring.
     #[serde(skip)]
     pub events: Option<WakeupCounts>,
-    /// Current size of the ring; `None` for other edges.
+    /// Current size of the edge's ring; `None` for an edge without a ring.
     #[serde(default)]
     pub size: Option<RingSize>,
 }
@@ -191,7 +192,7 @@ pub struct RingSize {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// Reason for the last change of size; empty if there was none.
+    /// Reason for the last change of the ring's size; empty if the size has not changed.
     #[serde(rename = "because")]
     pub last_resize_reason: String,
 }
@@ -222,7 +223,7 @@ pub struct NodeEntry {
     /// Blocks for which the filter gave no answer, by reason. `unselected` includes them, unless an
     /// arc accepts class 0.
     pub unanswered: Vec<(String, u64)>,
-    /// Other counters of the filter, by name.
+    /// Counters that the filter itself defines, by name.
     pub counters: Vec<(String, u64)>,
     /// Numbers of blocks that the filter has edited, by the method of editing.
     pub edits: EditCounts,
@@ -279,9 +280,9 @@ pub struct LedgerImbalance {
     pub place: String,
     /// The equation that does not hold, as text.
     pub rule: &'static str,
-    /// Value of the left side of the equation.
+    /// Value of the left side of the violated equation.
     pub left: u64,
-    /// Value of the right side of the equation.
+    /// Value of the right side of the violated equation.
     pub right: u64,
 }
 

@@ -160,11 +160,11 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     ledger
 }
 
-/// Completes an edge that begins in a kernel program with the counts from user space. The kernel
-/// program has counted the blocks that it put on the edge. The blocks taken are those that left the
-/// user-space source, `continuations`, not those that this source has received. If `runs` is true,
-/// the path is running, and blocks that are neither taken nor dropped count as resident on the
-/// edge.
+/// Completes an edge that leads from a kernel program to user space. The program has counted the
+/// blocks that it put on the edge. The counters in `continuations` tell how many of these blocks
+/// have left the source that receives them in user space; only these count as taken. If `runs` is
+/// true, the path is running, and blocks that are neither taken nor dropped count as resident on
+/// the edge.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], runs: bool) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();

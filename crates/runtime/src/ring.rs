@@ -27,7 +27,8 @@ use std::sync::Arc;
 /// The writing end of a ring between two spaces. It also decides when the reader is notified.
 #[derive(Debug)]
 pub struct RingExport {
-    /// Number of the edge to which the ring belongs.
+    /// Number of the edge to which the ring belongs. The number stays the same when the path is
+    /// changed.
     pub planned: usize,
     writer: Option<CrossingWriter>,
     doorbell: Arc<Doorbell>,
@@ -42,8 +43,8 @@ pub struct RingExport {
     /// Size of the ring at the time when it was closed. Meaningless while the ring is open.
     size_at_end: RingSize,
     counts: WriterCounts,
-    /// Amount that the writer has counted as put but not put into the ring, for fault injection; 0
-    /// in other builds.
+    /// Amount of blocks that fault injection has removed: the writer counted them as put, but did
+    /// not put them into the ring. Always 0 in builds without fault injection.
     lost: Amount,
     /// Status of the writer's space, in which a full ring is recorded; `None` until the space is
     /// connected.
@@ -57,7 +58,7 @@ pub struct RingExport {
     /// the number of the filter that is being ended, counted from 1. The value is 0 before the
     /// shutdown. It is stored in the marks of entries (see `crate::space::replica_shutdown`).
     pub step: u32,
-    /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
+    /// Gauge that measures how long blocks wait in this ring; `None` if this is not measured.
     gauge: Option<Arc<LatencyGauge>>,
 }
 
@@ -94,7 +95,7 @@ impl RingExport {
         }
     }
 
-    /// Attaches the gauge of the time that blocks wait in the ring.
+    /// Attaches a gauge that measures how long blocks wait in this ring.
     pub fn attach_gauge(&mut self, gauge: Arc<LatencyGauge>) {
         self.gauge = Some(gauge);
     }
@@ -146,7 +147,8 @@ impl RingExport {
         }
     }
 
-    /// Returns the number of blocks and the time after which the reader is currently notified.
+    /// Returns the limits after which the ring currently notifies its reader: a number of unread
+    /// blocks, and a time.
     #[must_use]
     pub const fn threshold(&self) -> WakeupThreshold {
         self.events.threshold()
@@ -293,10 +295,11 @@ impl RingExport {
 /// The reading end of a ring between two spaces.
 #[derive(Debug)]
 pub struct Import {
-    /// Number of the edge to which the ring belongs.
+    /// Number of the edge to which the ring belongs. The number stays the same when the path is
+    /// changed.
     pub planned: usize,
     reader: CrossingReader,
-    /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
+    /// Gauge that measures how long blocks wait in this ring; `None` if this is not measured.
     gauge: Option<Arc<LatencyGauge>>,
 }
 
@@ -313,7 +316,7 @@ impl Import {
         Self { planned, reader, gauge: None }
     }
 
-    /// Attaches the gauge of the time that blocks wait in the ring.
+    /// Attaches a gauge that measures how long blocks wait in this ring.
     pub fn attach_gauge(&mut self, gauge: Arc<LatencyGauge>) {
         self.gauge = Some(gauge);
     }

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The name of a space and the full ring at which it waits, if any. Shared by the space's command
-/// queue, its rings and the stall detector.
+/// The status of a space: its name, and the full ring at which it waits, if any. Shared by the
+/// space's command queue, its rings and the stall detector.
 #[derive(Debug)]
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// While the space waits at a full ring, one more than the number of the ring's edge; otherwise
-    /// 0.
+    /// One more than the number of the edge whose ring is full, while the space waits for room in
+    /// it; otherwise 0.
     full_ring: AtomicUsize,
 }
 
@@ -27,8 +27,8 @@ impl SpaceStatus {
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Stores the number of the edge at whose full ring the space waits, or `None` if it no longer
-    /// waits.
+    /// Stores the number of the edge whose ring is full while the space waits for room in it, or
+    /// `None` if the space no longer waits.
     pub fn set_full_ring(&self, edge: Option<usize>) {
         self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }

@@ -45,8 +45,8 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
     Ok(())
 }
 
-/// Copies the rest of a stream to `to`: the bytes in the ring, and those in the old pipe. Returns
-/// at the end of the stream, or when `to` has no reader.
+/// Copies the rest of a stream to `to`: the bytes in the ring `input`, and those in the pipe with
+/// the descriptor `old`. Returns at the end of the stream, or when `to` has no reader.
 fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_BYTES_MAX];
     // Copies the bytes that were written into the pipe before the ring was created.
@@ -104,8 +104,9 @@ fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     }
 }
 
-/// Reads once from the old pipe, and writes the bytes to `to`. `room` is the buffer for the bytes.
-/// Returns false at the end of the pipe, after a failed read, or if `to` has no reader.
+/// Reads once from the pipe with the descriptor `old`, and writes the bytes to `to`. `room` is the
+/// buffer for the bytes. Returns false at the end of the pipe, after a failed read, or if `to` has
+/// no reader.
 fn copy_available_bytes(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_retrying_interrupts(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())

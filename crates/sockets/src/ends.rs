@@ -43,7 +43,7 @@ pub(crate) struct SharedEdge {
     owner: AtomicUsize,
 }
 
-/// The state of this program's end of an edge.
+/// The state of the end of an edge that is in this program.
 #[derive(Debug)]
 pub(crate) enum EdgeState {
     Reading(ReadingEnd),
@@ -75,12 +75,12 @@ pub(crate) fn start() {
     }
 }
 
-/// Forgets all edges. Called in a forked child, whose parent keeps them.
+/// Forgets all edges of this process. Called in a forked child, whose parent keeps them.
 pub(crate) fn stop() {
     HAS_EDGES.store(false, Ordering::Release);
 }
 
-/// Returns the edges of this process.
+/// Returns the edges with an end in this process.
 pub(crate) fn shared_edges() -> &'static [SharedEdge] {
     match HAS_EDGES.load(Ordering::Acquire) {
         true => SHARED_EDGES.get().map_or(&[], Vec::as_slice),
@@ -145,8 +145,8 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
-/// Records that a descriptor is about to be closed. Returns its edge if no other known descriptor
-/// is an end of that edge. Returns `None` otherwise.
+/// Records that a descriptor is about to be closed. If it is the last known descriptor of an edge's
+/// end, returns the edge. Returns `None` otherwise.
 pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
     let shared_edge = find(number);
     let known = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at))?;
@@ -180,7 +180,7 @@ impl SharedEdge {
 
     /// Returns true if this call must use the edge as a plain pipe. This is the case if no ring has
     /// been requested or offered, or if the caller is a signal handler that has interrupted another
-    /// call on the edge.
+    /// call that uses the edge.
     pub(crate) fn is_pipe(&self) -> bool {
         self.lock_for_call().is_none_or(|locked| locked.is_inheritable())
     }
@@ -210,7 +210,8 @@ impl SharedEdge {
         Some(LockedEdge { state, shared_edge: self })
     }
 
-    /// Locks the state for one call; returns `None` if it is locked, even by another thread.
+    /// Locks the state of the edge for one call. Returns `None` if it is locked, even by another
+    /// thread.
     pub(crate) fn try_lock_for_call(&self) -> Option<LockedEdge<'_>> {
         let state = self.state.try_lock().ok()?;
         self.owner.store(this_thread_number(), Ordering::Relaxed);
@@ -219,8 +220,8 @@ impl SharedEdge {
 }
 
 impl LockedEdge<'_> {
-    /// Returns true if another program image can inherit the edge unchanged: no ring has been
-    /// requested or made.
+    /// Returns true if another program image can inherit the edge unchanged, because no ring has
+    /// been requested or created.
     pub(crate) fn is_inheritable(&self) -> bool {
         match &*self.state {
             EdgeState::Writing(writing) => !matches!(writing, WritingEnd::Ring { .. }),

@@ -157,8 +157,9 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     })
 }
 
-/// Writes a range of a file to `fd` directly from the file, because the program's buffer only
-/// represents the range (see `lazy`). Returns the number of bytes, or -1 with `errno` set.
+/// Writes a range of a file to `fd`. The bytes come directly from the file, because the program's
+/// buffer only represents the range (see `lazy`). Returns the number of bytes written, or -1 with
+/// `errno` set.
 fn write_file_range(range: &lazy::FileRange, fd: c_int) -> isize {
     let errno = preload::errno();
     match lazy::write(range, fd) {
@@ -255,8 +256,8 @@ fn is_nonempty_buffer(piece: &&IoVec) -> bool {
     piece.length > 0
 }
 
-/// Returns the array of buffers `pieces` as a slice if `fd` is an end of an edge, and the array is
-/// not null and has 1 to 1024 elements; otherwise `None`.
+/// Returns the array of buffers `pieces` as a slice. Returns `None` unless `fd` is an end of an
+/// edge, the array is not null, and the array has 1 to 1024 elements.
 unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;

@@ -82,8 +82,9 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     })
 }
 
-/// Keeps a file with a lent range open, and returns its descriptor. Returns `None` if the list of
-/// lent files is locked, possibly by a call that a signal has interrupted.
+/// Keeps a file open because a buffer of the program represents a range of it, and returns the
+/// file's descriptor. Returns `None` if the list of such files is locked, possibly by a call that a
+/// signal has interrupted.
 pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT_FILES.try_lock().ok()?;
@@ -93,8 +94,8 @@ pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-/// Returns the lent file with this descriptor. Returns `None` if there is none, or if the list of
-/// lent files is locked.
+/// Returns the file with this descriptor that [`keep_file_open`] keeps open. Returns `None` if
+/// there is none, or if the list of such files is locked.
 pub(crate) fn lent_file(number: usize) -> Option<CachedFile> {
     let lent = LENT_FILES.try_lock().ok()?;
     let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);

@@ -51,29 +51,29 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 static HAS_LAZY_SOURCES: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
-/// A file that the program has opened for reading, whose reads may be lazy.
+/// A file that the program has opened for reading and may read lazily.
 #[derive(Debug)]
 struct Source {
     /// The descriptors that refer to the file.
     numbers: Vec<i32>,
     file: CachedFile,
-    /// File position from the program's point of view.
+    /// Position in the file that the program expects.
     at: Arc<AtomicU64>,
     size: u64,
-    /// True if the kernel's position in the file is lower than `at`, because lazy reads advance
-    /// only `at`.
+    /// True if the kernel's position in the file is lower than `at`, because lazy reads do not
+    /// advance the kernel's position.
     kernel_position_lags: bool,
     /// True if a call may have changed the kernel's position in the file, so that the next lazy
     /// read must first set `at` to it.
     is_position_stale: bool,
-    /// The number of reads of the file so far.
+    /// Number of times that the program has read the file so far.
     reads: u64,
-    /// The number of reads that were not lazy because they were misaligned: the address or the size
-    /// was not a multiple of [`PAGE`].
+    /// Number of reads of the file that were not lazy because they were misaligned: the address or
+    /// the size was not a multiple of [`PAGE`].
     misses: u32,
     /// True once a thread that populates the page tables has been started.
     has_prefault_thread: bool,
-    /// Set to true to stop the thread that populates the page tables.
+    /// Set to true to stop the thread that populates the file's page tables.
     is_stopped: Arc<AtomicBool>,
 }
 
@@ -97,7 +97,7 @@ impl Source {
 #[derive(Clone, Debug)]
 pub(crate) struct FileRange {
     pub(crate) file: CachedFile,
-    /// Offset of the range in the file.
+    /// Offset of the range in the file, in bytes.
     pub(crate) at: u64,
     /// Length of the range in bytes.
     pub(crate) len: usize,
@@ -123,8 +123,8 @@ pub(crate) fn start() {
     }
 }
 
-/// Locks the files whose reads may be lazy. Returns `None` if there are none, or if the lock is
-/// held, possibly by a function that a signal has interrupted.
+/// Locks the list of files whose reads may be lazy. Returns `None` if there are no such files, or
+/// if the lock is held, possibly by a function that a signal has interrupted.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
     if !HAS_LAZY_SOURCES.load(Ordering::Relaxed) {
         return None;
@@ -268,8 +268,8 @@ pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
 }
 
 /// Makes the program's buffer at the address `to` represent the first bytes of a file range that
-/// was read from an edge. Returns the number of these bytes. Returns `None` if they must be copied
-/// into the buffer instead.
+/// was read from an edge. Returns the number of represented bytes. Returns `None` if the bytes must
+/// be copied into the buffer instead.
 pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Option<usize> {
     if !ENABLED.load(Ordering::Relaxed) || !to.is_multiple_of(PAGE) || !count.is_multiple_of(PAGE) {
         return None;
@@ -305,8 +305,9 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
     if done == 0 { Err(preload::EIO) } else { Ok(done) }
 }
 
-/// Sets the kernel's file position before a call that uses it, and marks the recorded position as
-/// stale, because the call may change it.
+/// Sets the kernel's position in a file to the position that the program expects, before a call
+/// that uses the kernel's position. Marks the recorded position as stale, because the call may
+/// change it.
 pub(crate) fn sync_file_position(number: i32) {
     let Some(mut sources) = sources() else { return };
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&number)) {
@@ -323,7 +324,8 @@ pub(crate) fn restore(from: usize, count: usize) {
     }
 }
 
-/// Completes all lazy copies, and disables lazy reads. Called before a fork or an exec.
+/// Fills all buffers that only represent file ranges, and disables lazy reads. Called before a fork
+/// or an exec.
 pub(crate) fn stop() {
     if !ENABLED.load(Ordering::Relaxed) {
         return;

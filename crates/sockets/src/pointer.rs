@@ -32,7 +32,7 @@ const SENT_FILES_MAX: usize = 64;
 /// it.
 pub(crate) const POINTER_ROOM_BYTES: usize = 256;
 
-/// The files that a writer has sent to its reader.
+/// The files whose descriptors a writer has sent to its reader.
 #[derive(Debug, Default)]
 pub(crate) struct SentFiles(Vec<CachedFile>);
 
@@ -89,11 +89,11 @@ pub(crate) struct RingInput {
     /// is the unread part of the last pointer's range, joined with the ranges of later pointers
     /// that continue it in the same file.
     range: Option<FileRange>,
-    /// File range of a pointer that has been read from the ring but does not follow `range`
-    /// directly; it is returned after `range`.
+    /// File range of a pointer that has been read from the ring, but does not continue `range`.
+    /// Reads return it after `range`.
     next: Option<FileRange>,
-    /// Fault found in the ring after the pointers of `range`; reported once the bytes of `range`
-    /// have been read.
+    /// Fault found in the ring after the pointers whose ranges `range` joins. It is reported once
+    /// the bytes of `range` have been read.
     fault: Option<Fault>,
 }
 
@@ -156,8 +156,8 @@ impl RingInput {
         Ok(self.range.as_ref())
     }
 
-    /// Marks the first `count` bytes of the range that [`Self::next_range`] returned as read, after
-    /// the program has copied or forwarded them.
+    /// Marks the first `count` bytes of the range that [`Self::next_range`] returned as read.
+    /// Called after the program has copied or forwarded them.
     pub(crate) fn advance(&mut self, count: usize) {
         self.range = self.range.take().filter(|range| count < range.len).map(|range| FileRange {
             at: range.at + count as u64,
@@ -196,7 +196,8 @@ impl RingInput {
         Ok(self.announced && self.read_pointer()?)
     }
 
-    /// Reads an announced pointer; returns false if the pointer has not been published yet.
+    /// Reads the pointer that an empty block has announced; returns false if the pointer has not
+    /// been published yet.
     fn read_pointer(&mut self) -> Result<bool, Fault> {
         let mut bytes = [0; 24];
         match self.input.read_block(&mut bytes)? {
@@ -253,7 +254,7 @@ impl RingInput {
         }
     }
 
-    /// Returns the doorbell of the ring.
+    /// Returns the descriptor of the ring's doorbell.
     pub(crate) fn doorbell(&self) -> i32 {
         self.input.as_fd().as_raw_fd()
     }

@@ -30,7 +30,7 @@ pub(crate) enum ReadingEnd {
     Pipe { read: u64 },
     /// The program reads from the pipe, and a ring has been requested from the writer.
     Requested,
-    /// The writer has offered a ring, from which the program reads once the pipe is drained.
+    /// The writer has offered a ring. The program reads from it once the pipe is drained.
     Offered(Box<RingInput>),
     /// The program reads from the ring.
     Ring(Box<RingInput>),
@@ -44,14 +44,13 @@ impl Default for ReadingEnd {
     }
 }
 
-/// The step with which a read call of the program continues, after the state of the edge has been
-/// checked.
+/// The next step of a read call of the program, chosen by the state of the edge.
 enum Step {
-    /// The call returns this result to the program.
+    /// The call ends, and returns this result to the program.
     Answer(isize),
-    /// The call reads from the pipe, and returns the pipe's result to the program.
+    /// The call reads from the pipe and returns the result of this read to the program.
     Pipe,
-    /// The read is repeated with the new state.
+    /// The state of the edge has changed, and the call tries again.
     Again,
 }
 
@@ -103,9 +102,9 @@ impl ReadingEnd {
         }
     }
 
-    /// Reads without a copy, if the next bytes are a file range and the program only forwards what
-    /// it reads; the buffer at the address `to` then represents the range. Returns the number of
-    /// bytes, or `None` if they must be copied.
+    /// Reads a file range without copying its bytes; the buffer at the address `to` then represents
+    /// the range. This is possible only if the next bytes are a file range and the program only
+    /// forwards what it reads. Returns the number of bytes, or `None` if they must be copied.
     pub(crate) fn lend(&mut self, edge: &Edge, to: usize, count: usize) -> Option<usize> {
         let Self::Ring(input) = self else { return None };
         let range = input.next_range().ok().flatten()?;
@@ -115,8 +114,8 @@ impl ReadingEnd {
         Some(length)
     }
 
-    /// Calls `read` with the buffer `out`. If `read` has copied bytes of a file range, records that
-    /// the buffer holds a copy of that range.
+    /// Calls `read` with the buffer `out`. If `read` has filled the buffer with bytes of a file
+    /// range, records that the buffer holds a copy of that range.
     pub(crate) fn read_and_record(
         &mut self,
         out: &mut [u8],
@@ -151,8 +150,9 @@ impl ReadingEnd {
         };
     }
 
-    /// Turns the end into a plain pipe permanently. Returns the ring, which must be drained before
-    /// the pipe, or `None` if there is no ring. The rendezvous socket must have been shut down.
+    /// Turns the reading end of the edge into a plain pipe permanently. Returns the ring, which
+    /// must be drained before the pipe, or `None` if there is no ring. The rendezvous socket must
+    /// have been shut down.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<RingInput>> {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,

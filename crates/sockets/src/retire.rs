@@ -9,11 +9,11 @@ use sys::preload;
 /// The reason for turning an edge into a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RetireReason {
-    /// A child process will inherit the descriptors.
+    /// The program forks, and a child process will inherit the descriptors.
     Fork,
-    /// Another program replaces this one.
+    /// The program is about to be replaced by another one (execve(2)).
     Exec,
-    /// The program queries the kernel about the pipe.
+    /// The program queries the kernel about the pipe of an edge.
     Query,
 }
 

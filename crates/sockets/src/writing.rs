@@ -45,8 +45,8 @@ pub(crate) fn record_syscall_restriction() {
 /// The bytes that the program passes to a write call.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
-    /// Memory of the program. If the memory is known to be an unchanged copy of a file range, also
-    /// that range.
+    /// Memory of the program, with the file range of which it is known to be an unchanged copy, if
+    /// any.
     Memory(&'a [u8], Option<&'a FileRange>),
     /// A file range that the program has read lazily, so that its buffer holds no bytes.
     File(&'a FileRange),
@@ -60,8 +60,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Returns the file range that these bytes come from, so that a ring can carry a pointer in
-    /// place of the bytes. Returns `None` if they come from no file range.
+    /// Returns the file range from which these bytes come, so that a ring can carry a pointer to
+    /// the range instead of the bytes. Returns `None` if they come from no file range.
     const fn range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,
@@ -69,8 +69,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Writes `length` bytes from offset `from` into a ring with room for them; returns the number
-    /// of bytes written, which is smaller than `length` if a file ends earlier.
+    /// Writes `length` of the bytes, from offset `from` on, into a ring that has room for them.
+    /// Returns the number of bytes written, which is smaller than `length` if a file ends earlier.
     fn write(&self, output: &mut Output, from: usize, length: usize) -> Result<usize, Fault> {
         let mut got = length;
         match self {
@@ -94,18 +94,17 @@ pub(crate) enum WritingEnd {
     /// The program writes to the pipe, and has written `written` bytes so far. When this number
     /// reaches `next_check_at`, the writer checks for a request for a ring.
     Pipe { written: u64, next_check_at: u64 },
-    /// The end writes to the ring.
+    /// The program writes to the ring.
     Ring {
-        /// The ring's writing side.
+        /// Writing end of the ring.
         output: Box<Output>,
-        /// True while the pipe may still contain bytes that were written before the ring was
-        /// created.
+        /// True while the pipe may contain bytes that were written before the ring was created.
         pipe_may_hold_bytes: bool,
-        /// Files to which pointers have been written into the ring, and whose descriptors were sent
-        /// to the reader.
+        /// Files into which pointers have been written to the ring, and whose descriptors have been
+        /// sent to the reader.
         files: SentFiles,
     },
-    /// The end writes only to the pipe from now on, and offers no ring.
+    /// The program writes only to the pipe from now on, and no ring is offered.
     Plain,
 }
 
@@ -169,7 +168,7 @@ impl WritingEnd {
         }
     }
 
-    /// Returns true if pointers can be written to a ring, or if a ring is still expected.
+    /// Returns true if pointers can be written to the edge: it has a ring, or may still get one.
     pub(crate) const fn may_pass_pointers(&self) -> bool {
         match self {
             Self::Pipe { written, .. } => *written < PIPE_BYTES_WITHOUT_REQUEST_MAX,
@@ -178,7 +177,7 @@ impl WritingEnd {
         }
     }
 
-    /// Turns the end into a plain pipe permanently, and closes the ring.
+    /// Turns the writing end of the edge into a plain pipe permanently, and closes its ring.
     pub(crate) fn retire(&mut self) {
         *self = Self::Plain;
     }

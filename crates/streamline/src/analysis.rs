@@ -30,7 +30,7 @@ pub struct Analysis {
 /// A failure to save measurements.
 #[derive(Debug)]
 pub enum SaveError {
-    /// Neither `XDG_STATE_HOME` nor `HOME` is set.
+    /// No directory for measurements is known, because neither `XDG_STATE_HOME` nor `HOME` is set.
     NoStateDirectory,
     /// A file operation failed; the text names the operation and the reason.
     Failed(String),

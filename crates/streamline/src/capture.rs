@@ -82,8 +82,8 @@ pub struct Capture {
     wait_ns: u64,
     read: u64,
     skipped: u64,
-    /// Number of frames lost in directions that have ended and that
-    /// [`Self::forget_ended_directions`] has removed from this capture.
+    /// Number of frames lost in the directions that [`Self::forget_ended_directions`] has removed
+    /// from this capture, because they have ended.
     lost_before: u64,
     /// Number of times that an interface was added or removed. A filter that was prepared before
     /// such a change cannot be activated any more ([`Self::fits`]).
@@ -92,7 +92,7 @@ pub struct Capture {
     options: Options,
 }
 
-/// The properties of a captured frame whose bytes are in a ring.
+/// The properties of a captured frame. The bytes of the frame are in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedFrame {
     /// Time of day of the frame, in nanoseconds since 1970.

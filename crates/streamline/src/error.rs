@@ -16,7 +16,7 @@ pub enum OpenError {
     Mistakes {
         /// Text of the request.
         text: String,
-        /// Every mistake, with its span in the text.
+        /// All mistakes in the text, each with its span.
         list: Vec<Diagnostic>,
     },
     /// The options contradict the request or each other; the text gives the reason.
@@ -33,15 +33,15 @@ pub enum OpenError {
         text: String,
         /// Graph of the request.
         graph: Box<Graph>,
-        /// The filter, with each space's reason for refusing it.
+        /// The filter that no space can run, with each space's reason for refusing it.
         refused: Box<Unplaceable>,
     },
     /// The plan could not be built.
     #[error("{error}")]
     Build {
-        /// Text of the request.
+        /// Text of the request that could not be built.
         text: String,
-        /// Plan of the request.
+        /// Plan that could not be built.
         plan: Box<Plan>,
         /// The node that failed, and the cause.
         error: Box<BuildError>,

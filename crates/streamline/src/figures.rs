@@ -21,7 +21,7 @@ pub enum PathState {
     Ended,
 }
 
-/// A path, its plan and its counters at one moment.
+/// A path, with its plan and its counters at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PathFigures {
     /// Name of the path, unique among the paths that were read together. It is the name that the
@@ -112,7 +112,7 @@ pub struct RingFill<'n> {
     pub from: &'n str,
     /// Name of the node that reads from the ring.
     pub to: &'n str,
-    /// Number of blocks in the ring.
+    /// Number of blocks that are in the ring now.
     pub fill: u64,
     /// Current capacity of the ring in blocks.
     pub room: u64,

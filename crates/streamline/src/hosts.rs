@@ -27,7 +27,7 @@ pub(crate) struct KernelHosts {
 }
 
 impl KernelHosts {
-    /// Returns a selection in which this process is the only host.
+    /// Returns the hosts for a run that uses only this process, and no daemon.
     pub(crate) fn alone() -> Self {
         Self { privileged: true, ..Self::default() }
     }

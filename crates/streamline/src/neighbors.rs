@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// The programs and packet sockets of other applications at one interface or at all interfaces.
 #[derive(Serialize, Debug)]
 pub struct NeighborFindings {
-    /// The programs and sockets.
+    /// The programs and packet sockets that were found.
     pub neighbors: Vec<NeighborFinding>,
     /// Number of processes whose descriptors could not be read. Any of them may hold one of the
     /// listed programs or sockets open.
@@ -52,7 +52,7 @@ struct HolderFinding {
 }
 
 impl NeighborFindings {
-    /// Converts the result of a search to the form that commands print.
+    /// Converts the neighbors that a search has found to the form that commands print.
     #[must_use]
     pub fn new(found: &Neighbors) -> Self {
         let unlisted = found.unlisted.iter().map(|(what, refusal)| {
@@ -65,8 +65,8 @@ impl NeighborFindings {
         }
     }
 
-    /// Adds the findings at another interface. A neighbor that is present at all interfaces is
-    /// listed only once.
+    /// Adds the neighbors found at another interface. A neighbor that is present at all interfaces
+    /// is listed only once.
     pub fn extend(&mut self, other: Self) {
         let known = self.neighbors.iter().any(|one| one.interface.is_none());
         let others = other.neighbors.into_iter();

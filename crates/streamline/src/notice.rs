@@ -56,8 +56,8 @@ impl fmt::Debug for Notices {
 /// A capture file with the block on which a filter panicked.
 #[derive(Debug)]
 pub struct CrashCapture {
-    /// Path of the file.
+    /// Path of the capture file.
     pub path: PathBuf,
-    /// Shell command that reproduces the failure.
+    /// Shell command that reproduces the panic of the filter.
     pub command: String,
 }

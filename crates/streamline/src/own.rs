@@ -31,21 +31,21 @@ pub struct RegistryAdditions {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// Descriptors of the request's ends of pipes. A source or sink of the request opens such a
+    /// Descriptors of pipe ends that requests use. A source or sink of a request opens such a
     /// descriptor again by its path. The descriptors stay open until all clones of this value are
     /// dropped.
     ends: Vec<Arc<OwnedFd>>,
 }
 
 impl RegistryAdditions {
-    /// Adds a filter by its description.
+    /// Adds a filter, given by its description for the registry.
     #[must_use]
     pub fn with_filter(mut self, description: &'static Description) -> Self {
         self.descriptions.push(description);
         self
     }
 
-    /// Adds a source by its entry.
+    /// Adds a source, given as an entry of the registry.
     #[must_use]
     pub fn with_source(mut self, entry: SourceEntry) -> Self {
         self.descriptions.push(entry.description);
@@ -53,7 +53,7 @@ impl RegistryAdditions {
         self
     }
 
-    /// Adds a sink by its entry.
+    /// Adds a sink, given as an entry of the registry.
     #[must_use]
     pub fn with_sink(mut self, entry: SinkEntry) -> Self {
         self.descriptions.push(entry.description);

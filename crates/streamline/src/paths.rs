@@ -50,7 +50,7 @@ const ATTEMPTS_MAX: usize = 4;
 /// A path in the daemon's registry, with its nodes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PathView {
-    /// The path as listed by the daemon.
+    /// The path, as the daemon's registry lists it.
     pub path: RegisteredPath,
     /// Text of the request that the path runs; empty if the path was not queried or did not reply.
     pub line: String,

@@ -110,8 +110,8 @@ fn permit_prefix_start(options: &Options) {
     shared::set_starter(start_prefix_process);
 }
 
-/// Minimum interval between two counts of the losses in a process that offers a prefix. Each count
-/// wakes the spaces of the path once.
+/// Minimum interval between two counts of losses in a process that offers a shared prefix to other
+/// requests. Each count wakes the spaces of the path once.
 const LOSS_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum time to wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
@@ -125,9 +125,9 @@ fn is_shared_prefix_filter(used: &pipeline::graph::Use) -> bool {
     used.description.name == shared::share::SHARE.name
 }
 
-/// A thread that counts the losses in a process that offers a prefix to other requests. It
-/// publishes the number of lost blocks, so that the readers of the prefix can report it. The thread
-/// sleeps while the paths have no input. Dropping this value ends the thread.
+/// A thread that counts the lost blocks of a process that offers a prefix to other requests. It
+/// publishes their number, so that the readers of the prefix can report it. The thread sleeps while
+/// the paths have no input. Dropping this value ends the thread.
 #[derive(Debug)]
 pub(crate) struct LossPublisher {
     stop: Arc<EventFd>,

@@ -115,9 +115,10 @@ impl Prepared {
     }
 }
 
-/// Parses and checks a request, and reports warnings as notices.
+/// Parses and checks a request, and reports its warnings as notices.
 ///
-/// In the graph's text, names that need a lookup, such as host names, are replaced by the results.
+/// The text of the returned graph contains the results of look-ups in place of names such as host
+/// names.
 pub fn read_graph(request: &str, options: &Options) -> Result<Graph, OpenError> {
     resolve_names(request, options).map(|(_, graph)| graph)
 }

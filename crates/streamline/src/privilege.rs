@@ -24,7 +24,7 @@ pub enum Operation {
 /// The cause for which the kernel refused an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DenialCause {
-    /// The capability is missing and can be granted.
+    /// The process lacks the capability, which can be granted to it.
     Capability,
     /// The capability is missing, and no process started by this process can obtain it.
     Unobtainable,
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Returns the result of a call that the kernel has refused in this way.
+    /// Returns the result of a call that the kernel has refused, for a refusal of this kind.
     fn refuse(kind: RefusalKind) -> Result<(), Refusal> {
         Err(Refusal { kind, call: "socket", why: "operation not permitted".to_owned() })
     }

@@ -42,7 +42,7 @@ pub struct ReadyRequest {
 /// The part of a built request that runs it: the paths in this process, or the worker processes.
 #[derive(Debug)]
 pub(crate) enum Executor {
-    /// Paths in this process.
+    /// Paths that run in this process.
     Local(Vec<BuiltPath>),
     /// Worker processes, with the thread that merges their output.
     Workers(Box<(Supervisor, Output)>),
@@ -178,7 +178,7 @@ pub struct RunResults {
     pub text: String,
     /// Plan of the request.
     pub plan: Plan,
-    /// Ledger, filter reports and failures.
+    /// The ledger, the reports of filters, and the failures of the run.
     pub outcome: Outcome,
     /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,

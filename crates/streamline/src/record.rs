@@ -46,7 +46,7 @@ pub(crate) fn create_recording(
     recording.map(Some).map_err(OpenError::Unrecorded)
 }
 
-/// A record whose request this program can replay.
+/// A record of a run, whose request this program can replay.
 #[derive(Debug)]
 pub struct ReplayableRecord {
     prepared: Prepared,
@@ -84,7 +84,7 @@ impl ReplayableRecord {
         Ok(Self { prepared: Prepared { text, plan, machine, hosts, workers }, record })
     }
 
-    /// Returns true if the request was changed during the recorded run.
+    /// Returns true if the request was changed while the recorded run was in progress.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         !self.record.changes.is_empty()

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sys::poll::PollSet;
 use sys::steps::StepResource;
 
-/// The registration of a run with the daemon; empty for an unregistered run.
+/// The registration of a run with the daemon. It is empty if the run is not registered.
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,

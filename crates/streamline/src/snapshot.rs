@@ -1,4 +1,4 @@
-//! Intermediate outcomes of paths that are still running.
+//! Collection of the counters of running paths into an intermediate outcome.
 
 use engine::live::Live;
 use engine::run::Outcome;

@@ -143,8 +143,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, PoisonError};
 
-    /// Lock held by each test that uses the statics of this module, so that these tests run one
-    /// after another.
+    /// Lock that each test holds while it uses the statics of this module, so that these tests run
+    /// one after another.
     static STATICS_LOCK: Mutex<()> = Mutex::new(());
 
     /// Number of children for which [`child_is_not_reaped_while_it_gets_signals`] waits. With so

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static INPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 static OUTPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Registers [`note_closed_streams`] with the loader, which calls the functions of this section
-/// before the standard library is initialized.
+/// Registers [`note_closed_streams`] with the loader, which calls all functions in this linker
+/// section before the standard library is initialized.
 // The attribute is sound: the section contains pointers to functions of this type, which the loader
 // calls once, in one thread. At that time the standard library is not initialized, but the function
 // only makes two system calls.

@@ -79,18 +79,18 @@ pub fn is_user_overloaded(uid: u32) -> bool {
     lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_DESCRIPTORS_MAX)
 }
 
-/// The state that the closing threads share with the threads that drop descriptors.
+/// The state that the threads that close descriptors share with the threads that drop them.
 struct DescriptorCloser {
     users: BTreeMap<u32, User>,
     threads: usize,
-    /// Number of closing threads that are waiting for a descriptor to close.
+    /// Number of closing threads that have no work and wait for a descriptor to close.
     idle: usize,
 }
 
 #[derive(Default)]
 struct User {
     waiting: VecDeque<OwnedFd>,
-    /// True while a thread closes a descriptor of the user.
+    /// True while a thread is closing a descriptor that belongs to the user.
     is_closing: bool,
 }
 
@@ -114,15 +114,15 @@ impl DescriptorCloser {
     }
 
     /// Removes and returns a descriptor that waits to be closed, with the id of its user. Skips
-    /// users for whom a thread is closing a descriptor at present. Returns `None` if no descriptor
-    /// is left.
+    /// users for whom another thread is closing a descriptor. Returns `None` if no descriptor is
+    /// left.
     fn take_due_descriptor(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;
         user.waiting.pop_front().map(|descriptor| (*uid, descriptor))
     }
 
-    /// Records that a thread has finished closing a descriptor of this user.
+    /// Records that a thread has finished closing a descriptor that belongs to the user `uid`.
     fn finish(&mut self, uid: u32) {
         if let Some(user) = self.users.get_mut(&uid) {
             user.is_closing = false;

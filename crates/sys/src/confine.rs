@@ -50,7 +50,7 @@ static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// The extent to which the kernel enforces Landlock rules on this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LandlockSupport {
-    /// The kernel enforces all rules.
+    /// The kernel enforces all Landlock rules.
     Whole,
     /// The kernel enforces only the rules that it supports.
     Partly,

@@ -36,7 +36,7 @@ pub enum DrainResult {
 /// The outcome of [`SocketDoorbell::send`], which never blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendResult {
-    /// The notification is queued at the other end.
+    /// The notification has been queued at the other end.
     Yes,
     /// The notification was discarded: the queue of the other end is full, memory is short, or
     /// there are too many descriptors.
@@ -50,7 +50,7 @@ pub enum SendResult {
 pub enum Peer {
     /// A process holds the other end of the doorbell.
     Here,
-    /// The other end is closed, or the received descriptor is not a doorbell.
+    /// The other end of the doorbell is closed, or the received descriptor is not a doorbell.
     Gone,
 }
 

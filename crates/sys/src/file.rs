@@ -33,7 +33,7 @@ pub enum FileKind {
     Regular,
     /// A pipe or named pipe.
     Pipe,
-    /// Any other type.
+    /// Any other type of file.
     Other,
 }
 

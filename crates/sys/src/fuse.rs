@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// File system name that mount tables show for our mounts.
+/// File system name that mount tables show for mounts of this file system.
 const NAME: &str = "pipesfs";
 /// File mode of the mount's root directory, in octal.
 const ROOT_MODE: &str = "40000";

@@ -17,7 +17,7 @@ pub enum FutexScope {
     /// Only threads of this process. This scope is cheaper, because the kernel need not resolve the
     /// mapping.
     Private,
-    /// All processes that map the memory.
+    /// Threads of all processes that map the memory.
     Shared,
 }
 

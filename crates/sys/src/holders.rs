@@ -27,8 +27,8 @@ pub struct Holders {
     programs: HashMap<u32, Vec<Holder>>,
     /// Number of processes whose descriptors could not be read.
     pub hidden: usize,
-    /// Number of hidden processes that were started after this process. This process may have
-    /// started them, directly or through its children.
+    /// Number of processes with unreadable descriptors that were started after this process. This
+    /// process may have started them, directly or through its children.
     pub hidden_later: usize,
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 /// Shared object names of libpcap, in the order in which they are tried.
 const SONAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
-/// The loaded library, which stays loaded until the process ends.
+/// The system's libpcap, which stays loaded until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Libpcap {
     open_dead: OpenDeadFn,

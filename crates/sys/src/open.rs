@@ -167,7 +167,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     Ok(Target { file, created: false })
 }
 
-/// Makes writes block again, since only the opening had to be nonblocking.
+/// Makes an opened file blocking again. Only its opening had to be nonblocking.
 fn set_blocking(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)

@@ -190,7 +190,7 @@ impl ProcessGroup {
         self.signal(Signal::KILL);
     }
 
-    /// Sends SIGTERM to the group.
+    /// Sends SIGTERM to all processes of the group.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
@@ -236,7 +236,7 @@ impl Drop for ProcessGroup {
 struct ProcessStat {
     /// True if the process is suspended by a signal or a debugger.
     is_suspended: bool,
-    /// True if the process has ended.
+    /// True if the process has ended but has not been reaped.
     is_zombie: bool,
     parent: i32,
     group: i32,

@@ -24,7 +24,7 @@ pub struct Replacement {
     target: PathBuf,
 }
 
-/// Maximum number of attempts to find an unused name.
+/// Maximum number of attempts to find an unused name for the new file.
 const NAME_ATTEMPTS_MAX: u32 = 100;
 
 impl Replacement {

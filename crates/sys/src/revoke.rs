@@ -24,17 +24,18 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Maximum number of lazy buffers at one time.
+/// Maximum number of lazy buffers that exist at one time.
 const LAZY_BUFFERS_MAX: usize = 8;
 static SLOTS: [BufferSlot; LAZY_BUFFERS_MAX] = [const { BufferSlot::free() }; LAZY_BUFFERS_MAX];
 static INSTALL_HANDLER: Once = Once::new();
 
-/// The addresses of a lazy buffer and its source, which the SIGSEGV handler reads.
+/// The addresses of a lazy buffer and of its source, for the SIGSEGV handler.
 struct BufferSlot {
     /// Address of the lazy buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// Address of the source of the lazy copy; 0 while access to the buffer's pages is not revoked.
+    /// Address of the bytes that the buffer copies lazily; 0 while access to the buffer's pages is
+    /// not revoked.
     source: AtomicUsize,
     faults: AtomicU64,
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Content of a slot that holds no process id.
 const FREE: i32 = 0;
-/// Content of a slot that is reserved for a process that has not started yet.
+/// Content of a slot that is reserved for the id of a process that has not started yet.
 const RESERVED: i32 = -1;
 
 /// A table of at most `SLOTS` process ids. Handlers on any thread may read it at any time.

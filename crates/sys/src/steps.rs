@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The kind of resource that a step creates. The kind determines the errno of an injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepResource {
-    /// The step creates a descriptor.
+    /// The step creates a file descriptor.
     Descriptor,
     /// The step creates a memory mapping, or memory in the kernel.
     Memory,
@@ -108,7 +108,7 @@ struct RollbackLogState {
 
 type RollbackAction = Box<dyn FnOnce() + Send>;
 
-/// A position in a rollback log. [`RollbackLog::roll_back_to`] returns to this position.
+/// A position in a rollback log, to which [`RollbackLog::roll_back_to`] returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(usize);
 

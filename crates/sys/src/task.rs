@@ -34,7 +34,7 @@ pub enum RunState {
     Sleeps,
     /// The task has been stopped by a signal or tracer.
     Stopped,
-    /// The task has ended but has not been reaped (zombie).
+    /// The task has ended, but its parent has not reaped it (zombie).
     Ended,
 }
 

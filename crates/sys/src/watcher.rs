@@ -64,7 +64,7 @@ impl EpollWatcher {
         epoll::modify(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "modify")
     }
 
-    /// Removes a descriptor from the watched set.
+    /// Removes a descriptor from the set of watched descriptors.
     pub fn forget(&self, descriptor: impl AsFd) -> Result<()> {
         epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }

@@ -28,7 +28,7 @@ pub struct Frame {
 /// The field of a header that identifies the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NextField {
-    /// The header has no such field.
+    /// The header has no field that identifies the next layer.
     Absent,
     /// The field is an EtherType at this offset.
     Ethertype(usize),
@@ -59,7 +59,7 @@ pub struct Segment {
     pub acknowledgement: u32,
     /// The flags; FIN is the lowest bit.
     pub flags: u8,
-    /// The window size.
+    /// The receive window of the sender.
     pub window: u16,
     /// The options, padded with end-of-list to a multiple of 4 bytes.
     pub options: Vec<u8>,
@@ -216,7 +216,7 @@ impl Frame {
         self
     }
 
-    /// Appends a UDP datagram and returns the frame.
+    /// Appends a UDP header and its payload, and returns the frame.
     pub fn udp(self, source: u16, target: u16, payload: &[u8]) -> Vec<u8> {
         let length = (payload.len() + 8) as u16;
         let words = [source, target, length, 0];

@@ -13,7 +13,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Returns a generator with this seed.
+    /// Returns a random number generator with this seed.
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
         Self { state: std::array::from_fn(|_| next_splitmix64(&mut state)) }
@@ -46,7 +46,7 @@ impl Random {
         ((self.next() as u128 * limit as u128) >> 64) as u64
     }
 
-    /// Returns a number in a range, which must not be empty.
+    /// Returns a random number in a range, which must not be empty.
     pub const fn within(&mut self, range: Range<usize>) -> usize {
         range.start + self.below((range.end - range.start) as u64) as usize
     }
@@ -75,7 +75,7 @@ impl Random {
         bytes
     }
 
-    /// Shuffles a slice.
+    /// Shuffles the elements of a slice randomly.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.within(0..last + 1));

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sys::preload::udp;
 
-/// True once a ring has dropped datagrams of a socket whose program requests the number of drops.
+/// True once a ring has dropped datagrams of a socket whose program requests the number of dropped
+/// datagrams.
 static HAS_RING_DROPS: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if a ring has dropped datagrams of a socket whose program requests the number of
@@ -17,12 +18,12 @@ pub(crate) fn has_ring_drops() -> bool {
 /// wraps around.
 #[derive(Debug)]
 pub(crate) struct DropCounts {
-    /// Datagrams that all rings of the socket have dropped so far.
+    /// Number of datagrams that all rings of the socket have dropped so far.
     by_ring: AtomicU32,
-    /// Datagrams dropped by the rings that the socket had before its current ring.
+    /// Number of datagrams dropped by the rings that the socket had before its current ring.
     by_earlier_rings: AtomicU32,
-    /// Datagrams that the kernel had dropped for the socket's placeholder when its counter was last
-    /// read.
+    /// Datagrams that the kernel had dropped for the socket's placeholder (kernel socket) when its
+    /// counter was last read.
     by_kernel: AtomicU32,
 }
 
@@ -38,8 +39,8 @@ impl DropCounts {
         self.by_kernel.store(udp::kernel_drop_count(number), Ordering::Relaxed);
     }
 
-    /// Sets the number of datagrams that the current ring has dropped. Returns the number of
-    /// datagrams that all rings have dropped.
+    /// Stores the number of datagrams that the current ring has dropped. Returns the number of
+    /// datagrams that all rings of the socket have dropped.
     pub(crate) fn update_ring_drops(&self, dropped: u64) -> u32 {
         let before = self.by_earlier_rings.load(Ordering::Relaxed);
         let all = before.wrapping_add(dropped as u32);
@@ -50,13 +51,14 @@ impl DropCounts {
         all
     }
 
-    /// Records that the current ring has ended, and has dropped `dropped` datagrams, as an earlier
-    /// ring.
+    /// Adds the datagrams that the current ring has dropped to those of the earlier rings, because
+    /// the current ring has ended.
     pub(crate) fn end_ring(&self, dropped: u64) {
         self.by_earlier_rings.fetch_add(dropped as u32, Ordering::Relaxed);
     }
 
-    /// Returns the number of datagrams that the rings and the placeholder have dropped.
+    /// Returns the number of datagrams that the rings and the placeholder (kernel socket) have
+    /// dropped.
     pub(crate) fn all(&self) -> u32 {
         let by_kernel = self.by_kernel.load(Ordering::Relaxed);
         self.by_ring.load(Ordering::Relaxed).wrapping_add(by_kernel)

@@ -7,7 +7,7 @@ use sys::preload::udp;
 /// Number of descriptors for which the origin of the socket is recorded.
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
-/// Number of forks of this process, plus 1.
+/// Number of times that this process has forked, plus 1.
 static FORK_COUNT: AtomicU32 = AtomicU32::new(1);
 /// For each descriptor, the value of [`FORK_COUNT`] when the program created the socket with this
 /// descriptor; 0 if its creation is not recorded.
@@ -20,8 +20,8 @@ pub(crate) enum Origin {
     Own,
     /// This process has created the socket, and has forked since.
     BeforeFork,
-    /// The origin is not recorded: the socket may have been inherited, for example from the process
-    /// that started this one.
+    /// The creation of the socket is not recorded. The socket may have been inherited, for example
+    /// from the process that started this one.
     Unknown,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     set(to, creation_fork_count(from));
 }
 
-/// Forgets a descriptor that is about to be closed.
+/// Removes the record of a socket's creation, because its descriptor is about to be closed.
 pub(crate) fn forget(number: i32) {
     set(number, 0);
 }
@@ -54,7 +54,8 @@ pub(crate) fn of(number: i32) -> Origin {
     }
 }
 
-/// Discards the records in a forked child, because the parent has the same sockets.
+/// Discards all recorded origins of sockets in a forked child, because the parent has the same
+/// sockets.
 pub(crate) fn forget_in_child() {
     CREATED.iter().for_each(|place| place.store(0, Ordering::SeqCst));
 }

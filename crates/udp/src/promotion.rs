@@ -1,4 +1,4 @@
-//! The decision to promote a socket, and the reasons against it.
+//! The decision to promote a socket, that is, to give it a ring, and the reasons against it.
 
 use crate::origin::{self, Origin};
 use crate::report;
@@ -16,7 +16,7 @@ use sys::preload::udp::{self, UdpSocketFacts};
 /// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
 const ETHERNET_TYPE: u16 = 1;
 
-/// A refusal to promote a socket.
+/// A refusal to promote a socket, that is, to give it a ring.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
@@ -30,20 +30,20 @@ impl From<String> for Refusal {
     }
 }
 
-/// The conditions under which a socket was promoted. They determine which datagrams its ring
-/// receives, and may change although the socket does not.
+/// The conditions under which a socket was promoted, that is, got a ring. They determine which
+/// datagrams the ring receives, and may change although the socket does not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PromotionConditions {
     /// The part of its port's flows that the socket receives.
     share: FlowShare,
-    /// The addresses at which the socket receives datagrams, by interface index.
+    /// The addresses at which the socket receives datagrams on each interface, by interface index.
     hosts: Vec<(u32, Vec<IpAddr>)>,
 }
 
 impl PromotionConditions {
-    /// Returns true if the conditions under which the socket was promoted still apply. Also
-    /// requires that there are no firewall rules, which datagrams in the ring would bypass, unless
-    /// the user has requested `force`.
+    /// Returns true if the socket may keep its ring: the conditions under which it got the ring
+    /// still apply. There must also be no firewall rules, which datagrams in the ring would bypass,
+    /// unless the user has requested `force`.
     pub(crate) fn still_apply(&self, number: i32) -> bool {
         let Some(facts) = udp::udp_socket_facts(number) else { return false };
         let found = find_receiving_interfaces(&facts);

@@ -17,8 +17,8 @@ pub(crate) struct Registration {
     pub(crate) number: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// Position of the ring at the last event of this registration that reported datagrams in the
-    /// ring; `None` if there was no such event.
+    /// Position of the ring when an event of this registration last reported the ring's datagrams;
+    /// `None` if no event has.
     pub(crate) reported: Option<RingPosition>,
 }
 

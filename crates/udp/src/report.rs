@@ -20,13 +20,13 @@ const VARIABLE: &str = "STREAMLINE_UDP";
 /// Numbers of datagrams of a socket since its promotion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    /// Datagrams that the program received from the ring.
+    /// Number of datagrams that the program received from the ring.
     pub(crate) from_ring: u64,
-    /// Datagrams that the program received from the placeholder.
+    /// Datagrams that the program received from the placeholder (kernel socket).
     pub(crate) from_kernel: u64,
     /// Datagrams that were overwritten in the ring.
     pub(crate) lost: u64,
-    /// Datagrams with a wrong length or checksum.
+    /// Datagrams in the ring that had a wrong length or checksum.
     pub(crate) damaged: u64,
 }
 

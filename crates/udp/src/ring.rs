@@ -34,7 +34,7 @@ const EMPTY_READS_PER_CHECK: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,
-    /// Index in `sources` of the interface whose ring the next read examines first.
+    /// Index in `sources` of the interface ring that the next read examines first.
     first: usize,
     frame: Box<[u8]>,
     pending: Option<PendingDatagrams>,
@@ -43,15 +43,15 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
-/// A mark of a ring's state, for detecting new datagrams. If two positions are equal, no datagram
-/// has arrived between them, and no read has found the ring empty.
+/// A position in the history of a ring, for detecting new datagrams. If two positions are equal, no
+/// datagram has arrived between them, and no read has found the ring empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingPosition {
     arrived: u64,
     empty_looks: u32,
 }
 
-/// The flows whose datagrams enter a ring.
+/// The flows whose datagrams enter the ring of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingFlows {
     /// The destination port.
@@ -59,7 +59,7 @@ pub(crate) struct RingFlows {
     /// The only sender whose datagrams enter the ring, if the socket is connected; `None` for any
     /// sender.
     pub(crate) peer: Option<SocketAddr>,
-    /// The part of the port's flows that the socket receives.
+    /// The part of the port's flows whose datagrams the socket receives.
     pub(crate) share: FlowShare,
     /// Size of the socket's receive buffer in bytes, if the program has chosen it.
     pub(crate) receive_buffer: Option<u32>,
@@ -71,7 +71,7 @@ pub(crate) struct RingFlows {
 struct InterfaceRing {
     interface: Interface,
     capture: Capture,
-    /// True once no more datagrams enter the ring.
+    /// True once no more datagrams enter this ring.
     is_detached: bool,
 }
 
@@ -93,7 +93,7 @@ struct PendingDatagrams {
     segment: usize,
 }
 
-/// A received datagram.
+/// A datagram that was read from a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram<'r> {
     pub(crate) from: SocketAddr,
@@ -152,8 +152,8 @@ impl Ring {
         self.sources.iter().for_each(|source| source.capture.wake_up());
     }
 
-    /// Stops datagrams from entering the ring; they then reach the placeholder. Returns true if the
-    /// ring is empty.
+    /// Stops datagrams from entering the ring; they then reach the placeholder, the socket in the
+    /// kernel. Returns true if the ring is empty.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.sources.iter_mut().for_each(|source| source.capture.fall_asleep());
         !self.read_until_pending()
@@ -183,7 +183,8 @@ impl Ring {
         }
     }
 
-    /// Reads frames until a datagram is pending. Returns false if the ring is empty.
+    /// Reads frames from the ring until one contains a datagram. Returns false if the ring is
+    /// empty.
     pub(crate) fn read_until_pending(&mut self) -> bool {
         let mut has_loaded = false;
         while self.pending.is_none() {
@@ -218,7 +219,7 @@ impl Ring {
         false
     }
 
-    /// Returns the current position.
+    /// Returns the current position of the ring, from which new datagrams can be detected.
     pub(crate) fn position(&self) -> RingPosition {
         let counts = self.sources.iter().map(|source| source.capture.counts());
         let arrived = counts.map(|now| now.read + now.skipped + now.lost + now.unread).sum();
@@ -236,8 +237,8 @@ impl Ring {
         }
     }
 
-    /// Stops the kernel programs, so that further datagrams reach the placeholder. The datagrams in
-    /// the ring can still be read.
+    /// Stops the kernel programs, so that further datagrams reach the placeholder (kernel socket).
+    /// The datagrams in the ring can still be read.
     pub(crate) fn detach(&mut self) {
         for source in self.sources.iter_mut().filter(|source| !source.is_detached) {
             source.capture.detach();
@@ -266,8 +267,8 @@ impl Ring {
         self.sources.iter().map(|source| source.capture.counts().lost).sum()
     }
 
-    /// Returns the number of datagrams of the ring that were dropped so far, because the ring was
-    /// full or because a length or checksum was wrong. The kernel counts both cases as drops of a
+    /// Returns the number of datagrams that the ring has dropped so far, because the ring was full
+    /// or because a length or checksum was wrong. The kernel counts both cases as drops of a
     /// socket, too.
     pub(crate) fn dropped(&self) -> u64 {
         self.lost() + self.damaged

@@ -20,8 +20,8 @@ const HASH_FACTOR: u32 = 0x9e37_79b1;
 /// Number of bits by which the hash shifts the product with [`HASH_FACTOR`] to the right.
 const HASH_SHIFT: u32 = 16;
 
-/// The flows that one member of a group of sockets receives: the flows whose hash modulo `members`
-/// equals `member`.
+/// The share of flows that one member of a group of sockets receives: the flows whose hash modulo
+/// `members` equals `member`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowShare {
     member: u32,
@@ -76,7 +76,7 @@ impl FlowShare {
         }
     }
 
-    /// Returns true if the socket does not share its port.
+    /// Returns true if the share contains all flows, because the socket does not share its port.
     pub(crate) fn is_all(self) -> bool {
         self.members == 1
     }
@@ -98,7 +98,8 @@ impl FlowShare {
 
 /// A UDP socket that may receive datagrams for the address of the socket that is to be promoted.
 struct ReceivingSocket {
-    /// True for IPv6, and the local address and port in the notation of `/proc/net/udp`.
+    /// Local address of the socket: true for IPv6, and the address and port in the notation of
+    /// `/proc/net/udp`.
     bound: (bool, String),
     inode: u64,
     is_connected: bool,

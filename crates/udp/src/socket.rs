@@ -31,15 +31,15 @@ pub(crate) struct Socket {
     /// thread must not wait for the lock.
     owner: AtomicUsize,
     calls: AtomicU32,
-    /// True while the placeholder may contain datagrams that arrived before the ring woke up. These
-    /// datagrams must be read before the ring.
+    /// True while the placeholder (kernel socket) may contain datagrams that arrived before the
+    /// ring woke up. These datagrams must be read before the ring.
     has_older: AtomicBool,
     /// True if the socket is registered with an epoll set.
     is_in_sets: AtomicBool,
     /// True if at least one registration of the socket with an epoll set is edge-triggered.
     is_in_edge_set: AtomicBool,
-    /// Numbers of datagrams that the rings and the placeholder have dropped, counted if the program
-    /// requests them (`SO_RXQ_OVFL`).
+    /// Numbers of datagrams that the rings and the placeholder (kernel socket) have dropped,
+    /// counted if the program requests them (`SO_RXQ_OVFL`).
     drops: DropCounts,
 }
 
@@ -47,33 +47,33 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
-    /// Descriptors with which this socket was used; some may have been closed.
+    /// Descriptors with which the program has used this socket; some may have been closed.
     numbers: Vec<i32>,
-    /// Form in which the program expects addresses and control messages; valid once the socket is
-    /// promoted.
+    /// Form in which the program expects addresses and control messages from receive calls. Valid
+    /// once the socket is promoted.
     form: ReceiveFormat,
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
-    /// Time at which a call last received a datagram from the placeholder; `None` if no call has
-    /// since the promotion.
+    /// Time at which a call last received a datagram from the placeholder (kernel socket); `None`
+    /// if no call has since the promotion.
     last_from_kernel: Option<Instant>,
-    /// True while datagrams enter the ring.
+    /// True while the ring is awake, that is, while datagrams enter the ring.
     is_awake: bool,
-    /// Time of the last measurement of the rate of datagrams, and the number of datagrams received
-    /// up to that time; `None` before the first measurement.
+    /// The last measurement of the rate of datagrams: its time, and the number of datagrams
+    /// received up to that time. `None` before the first measurement.
     measured: Option<(Instant, u64)>,
-    /// The last measurement of the ring's share of the datagrams: its time, and the numbers of
-    /// datagrams received up to this time, in total and from the ring. `None` before the first
-    /// measurement.
+    /// The last measurement of the fraction of datagrams that come from the ring: its time, and the
+    /// numbers of datagrams received up to this time, in total and from the ring. `None` before the
+    /// first measurement.
     measured_share: Option<(Instant, u64, u64)>,
-    /// The conditions of the last promotion, and the time at which they were last checked; `None`
-    /// if the socket has never been promoted.
+    /// The conditions under which the socket was last promoted, and the time at which they were
+    /// last checked; `None` if the socket has never been promoted.
     conditions: Option<(PromotionConditions, Instant)>,
     /// Earliest time at which the socket may be promoted again after its ring has ended; `None` for
     /// any time.
     not_before: Option<Instant>,
-    /// True if the socket must stay in the kernel permanently after its ring has ended.
+    /// True if the socket must never be promoted again after its ring has ended.
     is_final: bool,
 }
 
@@ -83,9 +83,9 @@ enum Stage {
     /// time). `datagrams` is the number of datagrams received from the kernel since the time
     /// `since`; `since` is `None` until the first datagram.
     Counted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
-    /// The socket is promoted.
+    /// The socket is promoted: it has this ring.
     Promoted(Box<Ring>),
-    /// The socket is not promoted, and never will be.
+    /// The socket is not promoted: it has no ring, and never will.
     Kernel,
 }
 
@@ -146,7 +146,8 @@ impl Socket {
         }
     }
 
-    /// Locks the state. Returns `None` in a signal handler that interrupts a call on this socket.
+    /// Locks the state of the socket. Returns `None` in a signal handler that interrupts a call on
+    /// this socket.
     fn lock(&self) -> Option<LockedSocket<'_>> {
         thread_local! {
             static THREAD_MARKER: u8 = const { 0 };
@@ -172,7 +173,8 @@ impl Socket {
         self.is_promoted() && is_of_port && !locked.state.is_connected
     }
 
-    /// Returns true if the ring has a datagram. Ends an empty ring that no datagram can enter.
+    /// Returns true if the ring has a datagram. If the ring is empty and no datagram can enter it
+    /// any more, ends the ring.
     pub(crate) fn has_datagram(&self) -> bool {
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
             return false;
@@ -196,14 +198,14 @@ impl Socket {
         }
     }
 
-    /// Returns true if the program requests the number of dropped datagrams.
+    /// Returns true if the program requests the number of datagrams that the socket has dropped.
     pub(crate) fn wants_drop_count(&self) -> bool {
         let Some(locked) = self.lock() else { return false };
         locked.state.form.control.has(ControlMessage::Drops)
     }
 
     /// Returns the number of datagrams that the rings have dropped, or 0 if the program does not
-    /// request it. Called after the placeholder has been read.
+    /// request it. Called after the placeholder (kernel socket) has been read.
     pub(crate) fn update_drops(&self, number: i32) -> u32 {
         let Some(locked) = self.lock() else { return 0 };
         if !locked.state.form.control.has(ControlMessage::Drops) {
@@ -213,9 +215,9 @@ impl Socket {
         self.drops.update_ring_drops(locked.state.stage.dropped())
     }
 
-    /// Passes the next datagram from the ring to `take`, with the form in which the program expects
-    /// the datagram. Then removes the datagram from the ring, unless `is_kept` is true. Returns the
-    /// result of `take`, or `None` if there was no datagram.
+    /// Passes the next datagram from the ring to the function `take`, with the form in which the
+    /// program expects addresses and control messages. Then removes the datagram from the ring,
+    /// unless `is_kept` is true. Returns the result of `take`, or `None` if there was no datagram.
     pub(crate) fn take(
         &self,
         is_kept: bool,
@@ -239,7 +241,7 @@ impl Socket {
         Some(answer)
     }
 
-    /// Records another descriptor of the socket.
+    /// Records that `number` is also a descriptor of the socket.
     pub(crate) fn note_number(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
             locked.state.note_number(number);
@@ -247,7 +249,7 @@ impl Socket {
     }
 
     /// Returns the socket to the kernel permanently: ends its ring, so that all later datagrams
-    /// reach the placeholder. Datagrams in the ring can still be read.
+    /// reach the placeholder (kernel socket). Datagrams in the ring can still be read.
     pub(crate) fn demote(&self) {
         self.return_to_kernel(true);
     }
@@ -314,7 +316,7 @@ impl Socket {
         }
     }
 
-    /// Ends the ring. Called when the last descriptor of the socket is closed.
+    /// Ends the ring of the socket. Called when the last descriptor of the socket is closed.
     pub(crate) fn close(&self) {
         if let Some(mut locked) = self.lock() {
             let errno = preload::errno();

@@ -24,10 +24,10 @@ static DESCRIPTOR_CLASSIFICATIONS: [AtomicU8; DESCRIPTORS_MAX] =
     [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
     [const { Mutex::new(None) }; DESCRIPTORS_MAX];
-/// Number of promoted sockets.
+/// Number of promoted sockets, which are those with a ring.
 static PROMOTED_SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The sockets that have been promoted, including some that have returned to the kernel or have
-/// been closed.
+/// The sockets that have been promoted to the use of a ring, including some that have returned to
+/// the kernel or have been closed.
 static PROMOTED_SOCKETS: Mutex<Vec<Weak<Socket>>> = Mutex::new(Vec::new());
 
 /// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
@@ -56,7 +56,8 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     }
 }
 
-/// Returns the socket of a descriptor if the socket is promoted; otherwise `None`.
+/// Returns the socket of a descriptor if the socket is promoted, that is, has a ring; otherwise
+/// `None`.
 pub(crate) fn find_promoted_socket(number: i32) -> Option<Arc<Socket>> {
     if has_no_promoted_socket() {
         return None;
@@ -73,20 +74,20 @@ pub(crate) fn update_promoted_count(is_new: bool) {
     }
 }
 
-/// Returns true if no socket is promoted.
+/// Returns true if no socket is promoted, that is, has a ring.
 pub(crate) fn has_no_promoted_socket() -> bool {
     // Sync point: waiting.
     PROMOTED_SOCKET_COUNT.load(Ordering::SeqCst) == 0
 }
 
-/// Records a socket that has been promoted.
+/// Records a socket that has been promoted, that is, has got a ring.
 pub(crate) fn record_promoted_socket(socket: &Arc<Socket>) {
     let mut all = lock(&PROMOTED_SOCKETS);
     all.retain(|known| known.upgrade().is_some_and(|known| known.is_promoted()));
     all.push(Arc::downgrade(socket));
 }
 
-/// Returns the sockets that are promoted at present.
+/// Returns the sockets that are promoted at present, that is, have a ring.
 pub(crate) fn promoted() -> Vec<Arc<Socket>> {
     if has_no_promoted_socket() {
         return Vec::new();

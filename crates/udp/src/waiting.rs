@@ -35,7 +35,7 @@ impl Wait {
         Self::begin_receive(number)
     }
 
-    /// Begins a receive call on a descriptor, which may wait for a datagram.
+    /// Begins the wait of a receive call, which may wait for a datagram on a descriptor.
     pub(crate) fn begin_receive(number: i32) -> Self {
         let place = place(&WAITING, number);
         if let Some(count) = place {

@@ -19,7 +19,7 @@ use streamline_wire::{LinkType, layers};
 
 /// Size in bytes of each generated capture.
 const CAPTURE_SIZE: usize = 100_000_000;
-/// Number of passes over a capture per reader.
+/// Number of passes over a capture that the benchmark measures for each reader.
 const PASSES: usize = 11;
 
 /// One pass of a capture reader over a capture. Returns the sum of the packets' times and lengths,

@@ -14,7 +14,7 @@ use streamline_wire::http::{Head, ParseMode};
 
 /// Number of adjacent HTTP heads that one pass of the benchmark parses.
 const HEAD_COUNT: usize = 1_000;
-/// Number of passes over the heads per parser.
+/// Number of passes over the heads that the benchmark measures for each parser.
 const PASSES: usize = 501;
 
 /// The HTTP heads that the benchmark parses: a request by a browser, a request by a program, and a

@@ -30,7 +30,7 @@ pub struct CookedHeader {
     pub hardware: u16,
     /// Link-layer address of the sender, padded with zeros.
     pub sender: [u8; 8],
-    /// Length of the sender's address in bytes.
+    /// Length of the sender's link-layer address in bytes.
     pub sender_length: u8,
     /// EtherType of the packet, or one of Linux's own numbers below 1536.
     pub protocol: u16,

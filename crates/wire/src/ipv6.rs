@@ -25,7 +25,7 @@ pub const SRC_OFFSET: usize = 8;
 pub const DST_OFFSET: usize = 24;
 /// Length of the fixed IPv6 header in bytes.
 pub const HEADER_LENGTH: usize = 40;
-/// Length of an IPv6 fragment header in bytes.
+/// Length of an IPv6 fragment extension header in bytes.
 pub const FRAGMENT_HEADER_LENGTH: usize = 8;
 /// Maximum number of extension headers that [`find_upper_layer`] follows. The recommended order in
 /// RFC 8200 §4.1 has seven headers.
@@ -93,7 +93,7 @@ impl Ipv6 {
 pub enum UpperLayer {
     /// An upper-layer header was found.
     Protocol {
-        /// Protocol of the header; [`protocol::NONE`] if no header follows.
+        /// Protocol number of the header; [`protocol::NONE`] if no header follows.
         protocol: u8,
         /// Offset of the header from the start of the IPv6 header, in bytes.
         offset: u16,

@@ -109,7 +109,7 @@ impl Tcp {
         self.flags
     }
 
-    /// Returns true if all bits of `flags` are set.
+    /// Returns true if all TCP flags in `flags` are set.
     #[inline]
     pub const fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags

@@ -53,7 +53,7 @@ pub struct Tags {
 }
 
 impl Tags {
-    /// The value for a frame without tags.
+    /// The tag location of a frame without VLAN tags.
     pub const NONE: Self = Self { at: 0, count: 0 };
 
     /// Iterates over the tags of a frame, outermost first.

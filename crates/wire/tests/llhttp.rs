@@ -32,13 +32,13 @@ struct LlhttpCase {
     log: Vec<String>,
 }
 
-/// A message, as reported by a parser.
+/// A message of a test case, as a parser has reported it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct HttpMessage {
     begin: usize,
     head: usize,
     body: Vec<u8>,
-    /// Offset of the end of the message; `None` if the end was not reached.
+    /// Offset of the end of the message in the input; `None` if the end was not reached.
     end: Option<usize>,
 }
 
@@ -142,7 +142,7 @@ fn expected_events(case: &LlhttpCase) -> ParserEvents {
     events
 }
 
-/// A reader of one direction of a connection that receives its input in pieces.
+/// A reader that parses one direction of a connection, which it receives in pieces.
 struct PieceReader<'c> {
     case: &'c LlhttpCase,
     events: ParserEvents,

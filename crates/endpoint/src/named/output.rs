@@ -136,7 +136,8 @@ struct NamedSink {
     /// Highest number of concurrent readers of the ring so far.
     readers_max: usize,
     overwrites: bool,
-    /// Size of the ring at the time when the sink finished; `None` before that.
+    /// Size of the ring to which the sink writes, at the time when the sink finished; `None` before
+    /// that.
     last_ring: Option<ReaderRing>,
 }
 

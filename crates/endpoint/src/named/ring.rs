@@ -15,7 +15,7 @@ pub struct ReaderRing {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// Reason for the last change in the size of the ring; empty if there was none.
+    /// Reason for the last change of the ring's size; empty if the size has not changed.
     pub because: String,
 }
 

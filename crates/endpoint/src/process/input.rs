@@ -67,10 +67,10 @@ impl ProgramInput {
         failure_from_io_error("write to", &self.process.command, error)
     }
 
-    /// Counts a block after a write. `length` is the length of the block, `present` is the number
-    /// of its bytes that are not missing, and `written` is the number of bytes written. The block
-    /// counts as a hole if bytes are missing, as written if all bytes were written, and otherwise
-    /// as dropped. Bytes that were not written count as dropped.
+    /// Counts a block after a write. `length` is the length of the block, and `present` is the
+    /// number of its bytes that are not missing. `written` is the number of bytes written. The
+    /// block counts as a hole if bytes are missing, as written if all bytes were written, and
+    /// otherwise as dropped. Bytes that were not written count as dropped.
     fn count_block(&mut self, length: u32, present: u64, written: u64) {
         if u64::from(length) > present {
             self.holes.add(length);

@@ -33,7 +33,7 @@ impl ProgramHalves {
         self.input.as_ref().unwrap().drops_by_reason()
     }
 
-    /// Closes the input and returns the remaining output.
+    /// Closes the input of the program and returns the rest of the program's output.
     fn close_and_read_rest(&mut self) -> Vec<u8> {
         if let Some(input) = &mut self.input {
             input.finish().unwrap();

@@ -15,36 +15,39 @@ use abi::{Class, Entry};
 use std::ops::Range;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Maximum number of blocks in a bundle.
+/// Maximum number of blocks in a bundle, the unit that a shared ring holds.
 pub(super) const BUNDLE_BLOCKS_MAX: usize = filter::LANES;
-/// Maximum length of a bundle of several blocks, in bytes. A longer block forms a bundle of its
-/// own. The limit bounds the number of blocks that a slow reader loses at once.
+/// Maximum length, in bytes, of a bundle of several blocks in a shared ring. A longer block forms a
+/// bundle of its own. The limit bounds the number of blocks that a slow reader loses at once.
 const BUNDLE_SIZE_MAX: usize = 128 << 10;
-/// Offset in bytes of the classes in a bundle. The number of the first block and the count of the
-/// blocks precede them.
+/// Offset in bytes at which the classes of the blocks begin in a bundle of a shared ring. The
+/// number of the first block and the count of the blocks precede the classes.
 const CLASSES_OFFSET: usize = 16;
-/// Maximum offset in bytes of the first item in a bundle. The number of the first block, the count
-/// of the blocks, and their classes precede the items.
+/// Maximum offset, in bytes, at which the first item begins in a bundle of a shared ring. The
+/// number of the first block, the count of the blocks, and their classes precede the items.
 pub(super) const ITEMS_OFFSET_MAX: usize = items_offset(BUNDLE_BLOCKS_MAX);
-/// Size in bytes of an item, which describes one block of a bundle: the block's stamp and entry.
+/// Size in bytes of an item in a bundle of a shared ring. An item describes one block: it contains
+/// the stamp and the entry of the block.
 const ITEM_BYTES: usize = 16 + MESSAGE_HEAD_SIZE;
 
-/// Flag in the first word of a bundle: set if the ring holds fragments of messages, clear if it
-/// holds blocks of streams. The other bits of the word are the number of the bundle's first block.
+/// Flag in the first word of a bundle of a shared ring: set if the ring holds fragments of
+/// messages, clear if it holds blocks of streams. The other bits of the word are the number of the
+/// bundle's first block.
 const HOLDS_FRAGMENTS_BIT: u64 = 1 << 63;
 
-/// Returns the offset of the first item in a bundle of `count` blocks.
+/// Returns the offset in bytes of the first item in a bundle of `count` blocks. An item describes
+/// one block.
 const fn items_offset(count: usize) -> usize {
     CLASSES_OFFSET + (count * size_of::<Class>()).next_multiple_of(8)
 }
 
-/// Returns the offset of the first frame in a bundle of `count` blocks.
+/// Returns the offset in bytes of the first frame in a bundle of `count` blocks.
 const fn frames_offset(count: usize) -> usize {
     items_offset(count) + count * ITEM_BYTES
 }
 
-/// A block that is about to be written to a bundle: its stamp, its entry, and the length of its
-/// frame.
+/// A block that is about to be written to a bundle of a shared ring: its stamp, its entry, and the
+/// length of its frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub(super) stamp: SharedStamp,
@@ -53,8 +56,8 @@ pub(super) struct Item {
     pub(super) length: usize,
 }
 
-/// Returns the longest prefix of `items` that fits into one bundle, and the length of the bundle in
-/// bytes. Returns `None` if there are no items.
+/// Returns the longest prefix of `items` that fits into one bundle of a shared ring, and the length
+/// of this bundle in bytes. Returns `None` if there are no items.
 pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     let (mut count, mut frames) = (0, 0);
     for item in items.iter().take(BUNDLE_BLOCKS_MAX) {
@@ -67,10 +70,10 @@ pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     these.map(|these| (these, frames_offset(count) + frames))
 }
 
-/// Writes the beginning of a bundle, up to the frames, into `room`. The length of `room` must be
-/// the length that [`next`] returned. `first` is the number of the first block. `framed` is true if
-/// the ring holds fragments of messages. Returns the part of `room` into which the frames must be
-/// copied, or `None` if `room` is too short.
+/// Writes the beginning of a bundle of a shared ring, up to the frames, into `room`. The length of
+/// `room` must be the length that [`next`] returned. `first` is the number of the first block.
+/// `framed` is true if the ring holds fragments of messages. Returns the part of `room` into which
+/// the caller must copy the frames, or `None` if `room` is too short.
 pub(super) fn write_index<'r>(
     items: &[Item],
     (first, framed): (u64, bool),
@@ -95,36 +98,37 @@ pub(super) fn write_index<'r>(
     Some(frames)
 }
 
-/// A reader's copy of the beginning of a bundle, and the reader's position in the bundle.
+/// A reader's copy of the beginning of a bundle of a shared ring, with the reader's position in the
+/// bundle.
 #[derive(Debug, Default)]
 pub(super) struct BundleCursor {
-    /// Number of the bundle's first block, counted from 0 over all blocks of the ring.
+    /// Number of the bundle's first block. The blocks of the ring are numbered from 0.
     pub(super) first: u64,
     framed: bool,
     count: usize,
-    /// Number of blocks that the reader has already processed, counted from the start of the
-    /// bundle.
+    /// Number of blocks, from the start of the bundle, that the reader has already processed.
     passed: usize,
-    /// Offset, in the bundle, at which the frame of the next block begins.
+    /// Offset, in the bundle, of the frame of the next block to process.
     frame_at: usize,
-    /// Length of the bundle in bytes.
+    /// Length of the entire bundle in bytes.
     length: usize,
-    /// The copied beginning of the bundle. It first ends before the items, and later before the
-    /// frames.
+    /// The bytes of the bundle that have been copied, from its start. At first they contain the
+    /// numbers and classes of the blocks, and later also the stamps and entries.
     index: Vec<u8>,
 }
 
 impl BundleCursor {
-    /// Begins the next bundle. Returns the memory into which the caller must copy the beginning of
-    /// the bundle: as many bytes as fit, or the entire bundle if it is shorter.
+    /// Begins to read the next bundle of the ring. Returns the memory into which the caller must
+    /// copy the beginning of the bundle: as many bytes as fit, or the entire bundle if it is
+    /// shorter.
     pub(super) fn begin(&mut self) -> &mut [u8] {
         (self.count, self.passed) = (0, 0);
         self.index.resize(ITEMS_OFFSET_MAX, 0);
         &mut self.index
     }
 
-    /// Decodes the first bytes of a bundle of `length` bytes, after they have been copied into the
-    /// memory that [`Self::begin`] returned. Fails if the bundle is malformed.
+    /// Decodes the first bytes of a bundle that is `length` bytes long. The caller must have copied
+    /// these bytes into the memory that [`Self::begin`] returned. Fails if the bundle is malformed.
     pub(super) fn decode(&mut self, length: usize) -> Result<(), MessageDefect> {
         let word = |at: usize| {
             let bytes = self.index.get(at..)?.first_chunk::<8>()?;
@@ -145,12 +149,12 @@ impl BundleCursor {
         Ok(())
     }
 
-    /// Returns the number of blocks of the bundle that have not been processed yet.
+    /// Returns the number of blocks in the bundle that have not been processed yet.
     pub(super) const fn left(&self) -> usize {
         self.count - self.passed
     }
 
-    /// Marks all remaining blocks of the bundle as processed.
+    /// Marks all blocks of the bundle that have not been processed as processed.
     pub(super) const fn skip_remaining_blocks(&mut self) {
         self.passed = self.count;
     }
@@ -161,16 +165,16 @@ impl BundleCursor {
         self.framed
     }
 
-    /// Returns the classes of the bundle's blocks, in order.
+    /// Returns the classes of the bundle's blocks, in the order of the blocks.
     pub(super) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
         let classes = self.index.get(CLASSES_OFFSET..).unwrap_or_default();
         let classes = classes.chunks_exact(size_of::<Class>()).take(self.count);
         classes.map(|bytes| Class::read_from_bytes(bytes).unwrap_or_default())
     }
 
-    /// Adds memory for the items to the copied beginning of the bundle. Returns the added memory,
-    /// and the offset in the bundle from which the caller must fill it. Returns `None` if the items
-    /// have already been copied.
+    /// Adds memory for the stamps and entries of the blocks to the copied beginning of the bundle.
+    /// Returns the added memory, and the offset in the bundle from which the caller must fill it.
+    /// Returns `None` if the stamps and entries have already been copied.
     pub(super) fn reserve_item_room(&mut self) -> Option<(usize, &mut [u8])> {
         let (from, to) = (items_offset(self.count), frames_offset(self.count));
         if self.index.len() >= to {
@@ -182,7 +186,7 @@ impl BundleCursor {
 
     /// Decodes the next block that has not been processed. Returns the block's stamp, its unchecked
     /// entry, and the byte range of its frame in the bundle. Fails if the bundle is malformed. The
-    /// caller must have copied the items.
+    /// caller must have copied the stamps and entries of all blocks of the bundle.
     pub(super) fn next(&self) -> Result<(SharedStamp, Entry, Range<usize>), MessageDefect> {
         let from = items_offset(self.count) + self.passed * ITEM_BYTES;
         let item = self.index.get(from..from + ITEM_BYTES).ok_or(MessageDefect::Short)?;
@@ -224,8 +228,8 @@ mod tests {
         Item { stamp, entry: Entry::new(pointer, context, Marks::bare(short)), length }
     }
 
-    /// Returns a bundle with these items for a test. Each byte of a frame is the number of its
-    /// block, modulo 251.
+    /// Returns the bytes of a bundle with these items, for a test. All bytes of a frame are equal
+    /// to the number of the frame's block, modulo 251.
     fn write(items: &[Item]) -> Vec<u8> {
         let (these, length) = next(items).unwrap();
         assert_eq!(these.len(), items.len(), "one bundle");
@@ -239,8 +243,8 @@ mod tests {
         bytes
     }
 
-    /// Copies the beginning of the bundle `bytes` into a cursor, as a reader of a ring does.
-    /// Returns the cursor, and the result of decoding the beginning.
+    /// Copies the beginning of the bundle in `bytes` into a cursor, as a reader of a shared ring
+    /// does. Returns the cursor, and the result of decoding the beginning.
     fn begin(bytes: &[u8]) -> (BundleCursor, Result<(), MessageDefect>) {
         let mut bundle = BundleCursor::default();
         let room = bundle.begin();

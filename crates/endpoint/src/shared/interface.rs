@@ -17,8 +17,8 @@ pub(super) struct PrefixInterface {
 }
 
 impl PrefixInterface {
-    /// Looks up the interface that the first filter of a prefix names. Returns `None` if the filter
-    /// names no interface, or if the lookup fails.
+    /// Looks up the interface that the first filter of a shared prefix names. Returns `None` if the
+    /// filter names no interface, or if the lookup fails.
     pub(super) fn find(prefix: &str) -> Option<Self> {
         let (name, netns) = named_interface(prefix);
         let (name, namespace) = (name?, netns.map(Namespace::open).transpose().ok()?);
@@ -29,8 +29,8 @@ impl PrefixInterface {
     }
 }
 
-/// Returns the names of the interface and the network namespace that the first filter of a prefix
-/// has as arguments; each is `None` if missing.
+/// Returns the names of the interface and the network namespace that the first filter of a shared
+/// prefix has as arguments; each is `None` if missing.
 fn named_interface(prefix: &str) -> (Option<&str>, Option<&str>) {
     let source = prefix.split('|').next().unwrap_or_default();
     let (mut name, mut netns) = (None, None);

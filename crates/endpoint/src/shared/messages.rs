@@ -62,7 +62,7 @@ impl WriterMessages {
 pub(super) struct ReaderMessages {
     /// The class of each open message, that is, of each message that has begun but not ended.
     open: SessionMap<Class>,
-    /// Number of the block at which the reader joined.
+    /// Number of the first block that the reader could read when it joined the ring.
     joined: u64,
     /// Number of a block. The reader may begin only messages that begin at or after this block,
     /// which is `joined` or the block after the last overwritten block.
@@ -90,7 +90,7 @@ impl ReaderMessages {
         (self.joined, self.from) = (number, number);
     }
 
-    /// Decides whether the reader may process a fragment.
+    /// Decides whether the reader may process a fragment of a message in the shared ring.
     pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentAdmission {
         let flags = entry.context.flags;
         let begins = flags.has(BlockFlags::FIRST);

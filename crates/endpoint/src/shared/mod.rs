@@ -41,7 +41,7 @@ pub type PrefixStarter = fn(prefix: &str) -> Result<PrefixStartOutcome, Failure>
 /// Result of an attempt to start a process for a shared prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PrefixStartOutcome {
-    /// The prefix is running in the new process.
+    /// The shared prefix is running in the process that was started.
     Running,
     /// The new process exited before the prefix was running. The text is its error message.
     Ended(String),
@@ -73,9 +73,9 @@ pub fn set_upstream_losses(blocks: u64) {
     UPSTREAM_LOST_BLOCKS.store(blocks, Ordering::Relaxed);
 }
 
-/// Returns true if the source of the prefix observes live traffic. The process of such a prefix is
-/// expected to run as long as it has readers. With any other source, the prefix ends when its input
-/// ends; it was then started by a user, not by a request.
+/// Returns true if the source of a shared prefix observes live traffic. The process of such a
+/// prefix is expected to run as long as it has readers. With any other source, the prefix ends when
+/// its input ends; it was then started by a user, not by a request.
 fn is_endless(prefix: &str) -> bool {
     let live = [&rx::ENTRY, &rx::TX_SOURCE_ENTRY].map(|entry| entry.description.name);
     prefix.split_whitespace().next().is_some_and(|source| live.contains(&source))

@@ -30,20 +30,21 @@ use rest::{PAUSE_DURATION_NS, Rest};
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
-/// Drop reason for blocks that were lost in the process that runs the prefix, before this source
-/// could read them.
+/// Drop reason for blocks that were lost in the process that runs the shared prefix, before this
+/// source could read them.
 const PREFIX: DropReason = DropReason::Named("prefix");
-/// Interval, in ns, between attempts to join a new process of the prefix after the previous one has
-/// exited.
+/// Interval, in ns, between attempts to join a new process of the shared prefix after the previous
+/// one has exited.
 const REJOIN_INTERVAL_NS: u64 = 10_000_000;
-/// Maximum number of successive processes that end without any output. If one more process ends in
-/// this way, the source fails.
+/// Maximum number of successive processes of the shared prefix that end without any output. If one
+/// more process ends in this way, the source fails.
 const SILENT_EXITS_MAX: u64 = 8;
 
 /// The source `shared`, which reads the ring of a shared prefix.
 struct Shared {
     prefix: String,
-    /// The interface of the prefix, or `None` if the text of the prefix names no interface.
+    /// The network interface that the shared prefix observes, or `None` if the text of the prefix
+    /// names no interface.
     interface: Option<PrefixInterface>,
     /// The reading end of the ring, or `None` after the end of the ring and until a new ring is
     /// found.
@@ -57,7 +58,7 @@ struct Shared {
     /// A block that has been read from the ring but must be emitted after the blocks in `created`,
     /// which did not all fit into one pass. `None` if no block is waiting.
     deferred: Option<DeferredBlock>,
-    /// The bundle from which the source is reading blocks.
+    /// The bundle of the shared ring from which the source is reading blocks.
     bundle: BundleCursor,
     /// Dbuf id in the pointers to blocks whose bytes this source did not copy, because no filter or
     /// sink reads them. The id refers to no memory. `None` if no ids remain.
@@ -71,10 +72,10 @@ struct Shared {
     is_gap: bool,
     /// Number of the next block in the ring, or `None` before the first one has been read.
     next_block: Option<u64>,
-    /// Number of the next bundle to read from the ring, counted from 0.
+    /// Number of the next bundle to read from the shared ring, counted from 0.
     next: u64,
-    /// Number of the bundle at which a stopped source ends, or `None` while the source is not
-    /// stopped.
+    /// Number of the bundle in the ring at which a stopped source ends, or `None` while the source
+    /// is not stopped.
     end_number: Option<u64>,
     is_over: bool,
     emitted: Amount,
@@ -86,17 +87,19 @@ struct Shared {
     lost: u64,
     /// Number of blocks that were still unread in the current ring when they were last counted.
     unread: u64,
-    /// Number of processes of the prefix that have ended and were replaced.
+    /// Number of processes of the shared prefix that have ended and were replaced.
     writer_exits: u64,
-    /// Number of successive processes of the prefix that have ended without any output. Reset when
-    /// a block is read.
+    /// Number of successive processes of the shared prefix that have ended without any output.
+    /// Reset when a block is read.
     silent_exits: u64,
-    /// Number of blocks that earlier processes of the prefix have lost while this source read their
-    /// rings.
+    /// Number of blocks that earlier processes of the shared prefix have lost while this source
+    /// read their rings.
     lost_in_earlier: u64,
-    /// Number of blocks that the current process of the prefix had lost before this source joined.
+    /// Number of blocks that the current process of the shared prefix had lost before this source
+    /// joined.
     lost_at_join: u64,
-    /// Number of blocks lost by the processes of the prefix, as this source last reported it.
+    /// Number of blocks lost by the processes of the shared prefix, as this source last reported
+    /// it.
     lost_reported: u64,
 }
 
@@ -113,7 +116,7 @@ enum ReadBlocksOutcome {
     Nothing,
     Full,
     End,
-    /// The process that ran the prefix has exited.
+    /// The process that ran the shared prefix has exited.
     WriterEnded,
 }
 
@@ -293,8 +296,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the number of blocks that the processes of the prefix have lost while this source
-    /// read their output.
+    /// Returns the number of blocks that the processes of the shared prefix have lost while this
+    /// source read their output.
     fn prefix_losses(&self) -> u64 {
         let current = self.input.as_ref().map_or(0, Input::lost_before);
         self.lost_in_earlier.saturating_add(current.saturating_sub(self.lost_at_join))

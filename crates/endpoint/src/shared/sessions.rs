@@ -119,8 +119,8 @@ pub(super) struct ReaderSessions {
     pub(super) messages: ReaderMessages,
     /// Number of sessions whose first block the reader has seen.
     pub(super) begun: u64,
-    /// Number of gaps in admitted sessions, plus the number of admitted messages that were ended
-    /// because blocks were overwritten.
+    /// Number of interruptions caused by overwritten blocks: gaps in sessions that the reader has
+    /// admitted, and messages that the reader had to end early.
     pub(super) torn: u64,
 }
 

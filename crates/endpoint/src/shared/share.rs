@@ -270,12 +270,12 @@ struct WatchedName {
 }
 
 /// The ring names of all `share last=yes` sinks of this process. There is one name for each filter
-/// of the prefix after which other requests may join.
+/// of the shared prefix after which other requests may join.
 static WATCHED_NAMES: Mutex<Vec<WatchedName>> = Mutex::new(Vec::new());
 
 /// A thread that withdraws all [`WATCHED_NAMES`] once none of their rings has a reader, and then
-/// makes [`vacancy_descriptor`] readable. The thread needs no blocks to notice this, and sleeps
-/// while there are readers.
+/// makes [`vacancy_descriptor`] readable. The thread sleeps while there are readers. It notices
+/// that they leave even if no blocks arrive.
 struct ReaderWatch {
     address: Address,
     stop: Arc<EventFd>,

@@ -17,7 +17,8 @@ impl ClassNames {
         Self { classes: opening.classes, origins: opening.origins.clone() }
     }
 
-    /// Returns the name of a source if the path has more than one source, else `None`.
+    /// Returns the name of the source with the index `number` if the path has more than one source,
+    /// else `None`.
     pub(crate) fn origin_name(&self, number: u16) -> Option<&str> {
         self.origins.distinguishing_name(number)
     }

@@ -98,10 +98,10 @@ struct FreezeSink {
     bytes: usize,
     files_max: u64,
     history: History,
-    /// Number and size of the frames in the history at the time when they had the most bytes.
+    /// Number and size of the frames in the history, at the time when the history had the most
+    /// bytes.
     peak: RetainedFrames,
-    /// The capture file that is being written, or `None` before a trigger and after the file is
-    /// complete.
+    /// The capture file that is being written. `None` while the sink waits for a trigger.
     capture: Option<Capture>,
     counts: FreezeCounts,
     /// The first failure to write a file, which is reported when the path ends; `None` if there was

@@ -256,9 +256,9 @@ impl JsonFormatter {
         Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
-    /// Counts a block, and determines the content of its line. Returns `None` if the block gets no
-    /// line. Otherwise, the inner value is the description record if the block describes a message,
-    /// or `None` if it does not.
+    /// Counts a block, and determines the line to write for it. Returns `None` if the block gets no
+    /// line, `Some(Some(record))` if the line describes a message, and `Some(None)` for any other
+    /// line.
     fn count_and_read_record<'b>(
         &mut self,
         block: &Block<'b>,

@@ -18,7 +18,7 @@ use wire::Flow;
 use wire::ports::Ports;
 use wire::record::{self, Field, FieldType, Record, RecordKind};
 
-/// A parsed description record.
+/// A parsed description record, which describes a message or an exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageRecord<'a>(Record<'a>);
 
@@ -107,7 +107,7 @@ impl<'a> MessageRecord<'a> {
         self.number(field).is_some_and(|value| value != 0)
     }
 
-    /// Adds the fields, except the time, to a JSON object.
+    /// Adds the fields of the description, except the time, to a JSON object.
     pub(crate) fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let record = self.0;
         map.serialize_entry("kind", record.kind().name())?;
@@ -353,8 +353,8 @@ fn write_tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Res
     write_fields(f, ", ", record, &[Field::Alpn, Field::Cipher, Field::Ja4])
 }
 
-/// Writes those fields in `wanted` that the record contains. Escapes each value and writes the text
-/// `before` in front of it.
+/// Writes the fields of the record that `wanted` lists, in the order of `wanted`. Omits empty
+/// fields. Escapes each value, and writes the text `before` in front of it.
 fn write_fields(
     f: &mut fmt::Formatter<'_>,
     before: &str,

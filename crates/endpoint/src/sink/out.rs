@@ -71,7 +71,7 @@ pub(crate) struct BufferedOutputFile {
     written: Amount,
     /// Number of items (lines, packets) in the blocks that have been written.
     items_written: u64,
-    /// Longest duration of a flush, in ns, since the last
+    /// Longest duration of a write of the buffer, in ns, since the last call of
     /// [`BufferedOutputFile::take_longest_write`].
     longest_write: u64,
     /// Stop flag of the path. Once the flag is set, waits for a reader of this output are limited
@@ -96,8 +96,8 @@ struct BufferedBlock {
 /// Treatment of the file's old contents at the first write.
 #[derive(Debug)]
 enum OldContents {
-    /// No action is needed: there are no old contents, they are kept, or an action has already been
-    /// taken.
+    /// The old contents need no action: there are none, they are kept, or they have already been
+    /// replaced or repaired.
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
@@ -329,7 +329,8 @@ impl BufferedOutputFile {
         outcome.map_err(|error| self.failure(&error))
     }
 
-    /// Returns the longest duration of a flush since the last call, in ns.
+    /// Returns the longest duration of a write of the buffer, in ns, since the last call of this
+    /// function.
     pub(crate) const fn take_longest_write(&mut self) -> u64 {
         std::mem::replace(&mut self.longest_write, 0)
     }
@@ -339,7 +340,7 @@ impl BufferedOutputFile {
         self.written
     }
 
-    /// Returns the number of items in the written output.
+    /// Returns the number of items (lines, packets) in the blocks that have been written.
     pub(crate) const fn items_written(&self) -> u64 {
         self.items_written
     }

@@ -145,8 +145,8 @@ impl PrintFormatter {
         }
     }
 
-    /// Appends the form of a block without a frame and, if the block belongs to a session, the
-    /// direction.
+    /// Appends the form of a block without a frame. Adds the direction if the block belongs to a
+    /// session, and a word for a hole or an end marker.
     fn append_form(&self, block: &Block<'_>, to: &mut Vec<u8>) {
         add!(to, "{}", self.form.name());
         if block.context.session != 0 {

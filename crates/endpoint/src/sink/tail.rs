@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt as _;
 /// repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LineFormat {
-    /// Text in lines of any content.
+    /// Lines of text with any content. An incomplete last line is terminated.
     Text,
     /// One JSON object per line.
     Json,

@@ -19,7 +19,7 @@ pub(crate) const PIECE_SIZE: usize = 256 * 1024;
 /// next segment is used.
 const SEGMENT_FREE_BYTES_MIN: usize = 64 * 1024;
 
-/// A buffered input whose current bytes are in the pool.
+/// An input that is read piece by piece. The current piece lies in the pool.
 #[derive(Debug)]
 pub(crate) struct BufferedInput {
     input: Input,
@@ -34,14 +34,15 @@ pub(crate) struct BufferedInput {
 struct InputPiece {
     place: Extent,
     pin: SegmentPin,
-    /// Number of consumed bytes at the start of the piece.
+    /// Number of bytes at the start of the piece that the reader has consumed.
     consumed_bytes: u32,
 }
 
-/// Result of [`BufferedInput::fill_piece`], which requests more bytes.
+/// Result of [`BufferedInput::fill_piece`], which reads until a requested number of bytes is
+/// available.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FillOutcome {
-    /// The current piece has at least the requested number of unconsumed bytes.
+    /// The current input piece has at least the requested number of unconsumed bytes.
     Ready,
     /// No input has arrived yet. The space polls the descriptor of the input.
     Nothing,
@@ -63,19 +64,19 @@ impl BufferedInput {
         &self.input
     }
 
-    /// Returns the descriptor to poll, or `None` for a regular file.
+    /// Returns the descriptor of the input, which the space polls, or `None` for a regular file.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.input.descriptor()
     }
 
-    /// Returns the unconsumed bytes of the current piece.
+    /// Returns the unconsumed bytes of the current input piece.
     pub(crate) fn unconsumed_bytes<'p>(&self, pool: &'p Pool) -> &'p [u8] {
         let Some(piece) = &self.piece else { return &[] };
         let bytes = pool.bytes(piece.place).unwrap_or_default();
         bytes.get(piece.consumed_bytes as usize..).unwrap_or_default()
     }
 
-    /// Returns the location in the pool of the unconsumed bytes in a range. The range begins `from`
+    /// Returns the location in the pool of a range of unconsumed bytes. The range begins `from`
     /// bytes after the first unconsumed byte, and is `length` bytes long.
     pub(crate) fn unconsumed_extent(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
@@ -84,15 +85,15 @@ impl BufferedInput {
         }
     }
 
-    /// Marks `count` more bytes as consumed.
+    /// Marks `count` more bytes of the current input piece as consumed.
     pub(crate) fn consume(&mut self, count: usize) {
         if let Some(piece) = &mut self.piece {
             piece.consumed_bytes += u32::try_from(count).unwrap_or(u32::MAX - piece.consumed_bytes);
         }
     }
 
-    /// Tells the pool which bytes at the start of the piece have been consumed. The pool then
-    /// allows filters to modify these bytes in place.
+    /// Tells the pool which bytes at the start of the current input piece have been consumed. The
+    /// pool then allows filters to modify these bytes in place.
     pub(crate) fn report_consumed(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.consumed_bytes);
@@ -100,8 +101,8 @@ impl BufferedInput {
         }
     }
 
-    /// Reads until a piece has at least `wanted` unconsumed bytes, including the bytes carried over
-    /// from the previous piece. Never blocks.
+    /// Reads until an input piece has at least `wanted` unconsumed bytes, including the bytes
+    /// carried over from the previous piece. Never blocks.
     pub(crate) fn fill_piece(
         &mut self,
         pool: &Pool,
@@ -140,7 +141,8 @@ impl BufferedInput {
         }
     }
 
-    /// Moves the last bytes of the input, which did not fill a piece, to a piece of their own.
+    /// Moves the last bytes of the input, which did not fill an input piece, to a piece of their
+    /// own.
     pub(crate) fn move_remainder_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
@@ -150,8 +152,8 @@ impl BufferedInput {
         self.hold_piece(pool, place)
     }
 
-    /// Moves the carried bytes, the last bytes of the input, to a piece of their own. If they are
-    /// fewer than `wanted`, does nothing and returns [`FillOutcome::End`].
+    /// Moves the bytes that were carried over from the last piece of the input to a piece of their
+    /// own. If they are fewer than `wanted`, does nothing and returns [`FillOutcome::End`].
     fn move_carried_to_last_piece(
         &mut self,
         pool: &Pool,
@@ -186,9 +188,9 @@ impl BufferedInput {
         Ok(FillOutcome::Ready)
     }
 
-    /// Unpins the current piece, so that its memory can be reused after this pass, and saves its
-    /// unconsumed bytes for the next piece. Emitted blocks stay valid until the end of the pass.
-    /// Returns the number of bytes that were carried over.
+    /// Releases the current input piece: unpins it, so that its memory can be reused after this
+    /// pass, and saves its unconsumed bytes for the next piece. Emitted blocks stay valid until the
+    /// end of the pass. Returns the number of bytes that were saved.
     pub(crate) fn release_piece(&mut self, pool: &Pool) -> usize {
         self.carry.extend_from_slice(self.unconsumed_bytes(pool));
         if let Some(piece) = self.piece.take() {

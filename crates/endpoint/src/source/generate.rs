@@ -275,7 +275,7 @@ fn frame_flow_index(number: u64, flows: u16) -> u16 {
 #[derive(Debug)]
 struct FrameTemplate {
     frame: Vec<u8>,
-    /// Checksum of all constant bytes and the pseudo header.
+    /// Partial checksum of the frame's constant bytes and its pseudo header.
     constant_sum: ChecksumSum,
 }
 

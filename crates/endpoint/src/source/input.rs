@@ -105,7 +105,7 @@ impl Input {
         Some(Position { read, size })
     }
 
-    /// Returns the descriptor to poll, or `None` for a regular file.
+    /// Returns the descriptor of the input, which the space polls, or `None` for a regular file.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.may_block.then(|| self.file.as_fd())
     }

@@ -51,7 +51,8 @@ fn effect(arguments: &Arguments) -> Effect {
     Effect { output_form: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }
 }
 
-/// A source that reads an input. `exec` also uses it for the output of child programs.
+/// A source that emits the bytes of a file or of standard input as blocks of a fixed size or as
+/// lines. `exec` also uses it for the output of child programs.
 #[derive(Debug)]
 pub(crate) struct ReadSource {
     feed: BufferedInput,
@@ -68,7 +69,7 @@ pub(crate) struct ReadSource {
     line_max: u32,
 }
 
-/// Boundaries of the next block within the unread bytes, at whose start the block begins.
+/// Boundaries of the next block of an input. The block begins with the first unread byte.
 struct BlockBounds {
     length: u32,
     /// Number of bytes that the block uses up in the input, including the line terminator.
@@ -158,8 +159,8 @@ impl ReadSource {
             .then(|| format!("{} {noun} longer than {length} bytes {were} cut", self.cut_lines))
     }
 
-    /// Emits blocks until the batch is full or the piece contains no other complete block. If
-    /// `ended`, no bytes follow the piece.
+    /// Emits blocks until the batch is full, or until the current input piece contains no other
+    /// complete block. If `ended` is true, no bytes follow the piece.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
         let pool = intake.pool;
         let mut rest = self.feed.unconsumed_bytes(pool);

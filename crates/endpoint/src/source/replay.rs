@@ -68,8 +68,8 @@ struct Replay {
     pending: Option<Packet>,
     /// An error in the capture, which the next call to `produce` reports; `None` if there is none.
     fault: Option<Failure>,
-    /// Number of bytes that the reader needs in order to parse the next record; `None` unless the
-    /// current piece ends within this record.
+    /// Number of bytes that the reader needs in order to parse the next record of the capture;
+    /// `None` unless the current input piece ends within this record.
     wanted_bytes: Option<usize>,
 }
 
@@ -172,9 +172,10 @@ impl Replay {
         }
     }
 
-    /// Emits packets from the current piece until the batch is full, or the next packet must not be
-    /// emitted yet: it is not due, or it is later than the intake's `until`. If the piece ends
-    /// within a record, returns the number of bytes needed for this record, otherwise `None`.
+    /// Emits packets from the current input piece until the batch is full, or until the next packet
+    /// must not be emitted yet: it is not due, or it is later than the intake's `until`. If the
+    /// piece ends within a record of the capture, returns the number of bytes needed for this
+    /// record, otherwise `None`.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let (pool, until, now) = (intake.pool, intake.until, intake.now);
         let bytes = self.feed.unconsumed_bytes(pool);

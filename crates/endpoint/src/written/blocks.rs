@@ -70,7 +70,8 @@ pub struct WriterSource {
     class: Class,
     session: u32,
     packet: Vec<u8>,
-    /// Received bytes. Emitted bytes are removed once all complete blocks have been emitted.
+    /// Received bytes that have not been removed yet. Emitted bytes are removed once all complete
+    /// blocks have been emitted.
     waiting: Vec<u8>,
     /// Number of bytes at the start of `waiting` that have been emitted.
     emitted: usize,
@@ -80,7 +81,8 @@ pub struct WriterSource {
     /// Flags for the last block of the writer's session, or `None` until the writer has ended the
     /// session.
     ended: Option<BlockFlags>,
-    /// Direction flags of the directions in which the session has not ended.
+    /// Flags of the directions of the writer's session that have not ended yet, one entry per
+    /// direction.
     open: Vec<BlockFlags>,
     emitted_amount: Amount,
     /// Amounts received from the writer that did not become blocks, by reason. Each packet counts

@@ -86,7 +86,7 @@ impl WriterSocket {
         Ok(sent.then_some(bytes.len()))
     }
 
-    /// Ends the session. Returns false if the socket is full. Never blocks.
+    /// Ends the writer's session. Returns false if the socket is full. Never blocks.
     pub fn end(&mut self) -> Result<bool, InputClosed> {
         self.packet.clear();
         self.packet.push(END);

@@ -8,13 +8,13 @@ use std::fmt;
 
 /// The option that determines whether the beginning of a request is shared.
 pub const PREFIX_OPTION: &str = "prefix";
-/// The values of [`PREFIX_OPTION`]: share the prefix only if it is already running, always share
-/// it, or run a private copy.
+/// The values of [`PREFIX_OPTION`]: share the beginning of the request only if it is already
+/// running, always share it, or run a private copy.
 pub const PREFIX_VALUES: &[&str] = &["auto", "shared", "private"];
 
-/// The source that reads a shared prefix.
+/// Name of the source that reads the output of a prefix, which several requests share.
 pub const SHARED_SOURCE: &str = "shared";
-/// The sink that offers a shared prefix.
+/// Name of the sink that offers the output of a shared prefix to other requests.
 pub(crate) const SHARE_SINK: &str = "share";
 
 /// A reason why the beginning of a request cannot be shared.
@@ -39,7 +39,7 @@ pub fn is_private_prefix_requested(options: &Arguments) -> bool {
     options.text(PREFIX_OPTION) == Some("private")
 }
 
-/// Returns the text of the source that reads a prefix.
+/// Returns the text of a source that reads the output of the shared prefix `prefix`.
 #[must_use]
 pub fn source_text(prefix: &str) -> String {
     Term::Filter(endpoint_term(SHARED_SOURCE, prefix)).to_string()
@@ -50,8 +50,8 @@ pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
     endpoint_prefix(term, SHARE_SINK)
 }
 
-/// Returns the prefix that a source reads, if the term is such a source and the prefix contains a
-/// filter called `name`. Otherwise returns `None`.
+/// Returns the shared prefix that a source reads, if the prefix contains a filter called `name`.
+/// Returns `None` for any other term or prefix.
 pub(crate) fn prefix_containing(term: &FilterTerm, name: &str) -> Option<String> {
     let prefix = endpoint_prefix(term, SHARED_SOURCE)?;
     let (request, _) = parse(&prefix);
@@ -90,7 +90,7 @@ pub(super) fn check_request_independence(term: &FilterTerm) -> Result<(), Unshar
     }
 }
 
-/// Builds a pipeline from its first term and the stages after it.
+/// Builds a pipeline term from its first term and the stages after it.
 pub(super) fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
 }

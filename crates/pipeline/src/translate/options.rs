@@ -4,14 +4,14 @@ use filter::general::bpf::parses_as_expression;
 
 use super::{TCPDUMP_MESSAGE, Translation, format_with_argument, quote_word};
 
-/// The equivalent of an option of tcpdump.
+/// The part of a request or command line that is equivalent to an option of tcpdump.
 #[derive(Clone, Copy)]
 enum OptionEquivalent {
     /// A source whose argument is the value of the option.
     Source(&'static str),
     /// A sink whose argument is the value of the option.
     Sink(&'static str),
-    /// The number of blocks after which to stop.
+    /// A limit on the number of delivered blocks (`-c`), which is the value of the option.
     Count,
     /// A filter expression, which is the value of the option.
     Expression,

@@ -64,7 +64,8 @@ pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// An obstacle to running a request in worker processes: its description, and how to remove it.
+/// A reason why a request cannot run in worker processes. The first string describes the obstacle,
+/// the second one how to remove it.
 struct WorkerObstacle(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.

@@ -92,7 +92,8 @@ fn build_cycle_filter(_: &Arguments) -> Result<Filter, Mistake> {
     })
 }
 
-/// The registry with the built-in filters and the sources and sinks above.
+/// The registry of the planner tests: the built-in filters, and the sources and sinks of this
+/// module.
 #[derive(Debug)]
 pub(crate) struct PlannerRegistry(RegistryList<'static>);
 

@@ -187,7 +187,7 @@ fn reject_expression(arguments: &Arguments) -> Result<Filter, Mistake> {
     Err(mistake)
 }
 
-/// The facts about the sources and programs of the registry.
+/// Facts about the sources and programs that the registry of these tests contains.
 const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     (
         "rx",

@@ -10,28 +10,28 @@ use streamline::paths::{
     Change, ChangedNodes, Client, ClientError, OUTDATED, PathClient, PathView,
 };
 
-/// The result of [`carry_out`].
+/// The result of a change to the tree that [`carry_out`] has attempted.
 #[derive(Debug)]
 pub(crate) enum ChangeResult {
     /// The path has applied the change. Contains the new nodes of the path, if its reply included
     /// them.
     Made(Option<ChangedNodes>),
-    /// A new path has started and has this number.
+    /// A new path has started. Contains the number of the path.
     Started(u32),
-    /// The path no longer runs the request for which the edit was planned. The caller must plan the
-    /// edit again.
+    /// The change was not made, because the path no longer runs the request for which the edit was
+    /// planned. The caller must plan the edit again.
     Outdated,
 }
 
 /// The process that called a file system operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// User id and group id.
+    /// User id and group id of the calling process.
     pub(crate) user: (u32, u32),
     /// True if the caller's user id differs from the user id of this process. The operation then
     /// runs under the caller's ids.
     pub(crate) is_other: bool,
-    /// Time at which an incomplete operation fails.
+    /// Time at which the operation fails if it is still incomplete.
     pub(crate) deadline: Instant,
 }
 

@@ -29,9 +29,9 @@ pub const EDIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 /// A refusal of a change, with its reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
-    /// Error number for the caller.
+    /// Error number that the calling process gets.
     pub(crate) errno: i32,
-    /// Reason, which the user can read in the file `.error`.
+    /// Reason for the refusal. The user can read it in the file `.error`.
     pub(crate) why: String,
 }
 

@@ -14,9 +14,9 @@ const PLACEHOLDER: &str = "discard";
 /// The output of a node, or one class of this output, as a place to which filters can be connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Output {
-    /// The node whose output it is.
+    /// The node that emits the output.
     pub(super) node: NodeIndex,
-    /// The output in the syntax of edits: `NODE` or `NODE/CLASS`.
+    /// Name of the output in edit commands: `NODE` or `NODE/CLASS`.
     pub(super) words: String,
 }
 
@@ -56,7 +56,7 @@ impl Tree {
         names.join("/")
     }
 
-    /// Returns the view of the path to which the node `member` belongs.
+    /// Returns the path to which the node `member` belongs, as the snapshot contains it.
     pub(super) fn view(&self, member: NodeIndex) -> Result<&PathView, Refusal> {
         self.paths.get(member.path).ok_or_else(Refusal::object_removed)
     }

@@ -19,21 +19,21 @@ pub(crate) enum PlannedChange {
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),
-    /// The start of a path.
+    /// The start of a new path.
     Start {
         /// Name of the path, if it has one.
         name: Option<String>,
         /// Request of the path.
         request: String,
     },
-    /// The stop of a path.
+    /// The stop of a running path.
     Stop(PathKey),
 }
 
 /// An edit of a path, as the arguments of an equivalent `streamline set`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PathEdit {
-    /// The path to edit.
+    /// The path that the edit changes.
     pub(crate) path: PathKey,
     /// The path to which the edit moves nodes; `None` if all nodes stay in their path.
     pub(crate) into: Option<PathKey>,

@@ -10,7 +10,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Number of bytes of the command's output that are stored; the rest is read and discarded.
+/// Number of bytes stored from the output of the command that starts a path; the rest is read and
+/// discarded.
 const OUTPUT_MAX: u64 = 16 << 10;
 
 /// Environment variable with the directory of the daemon.

@@ -1,4 +1,4 @@
-//! Names that contain the number of a node.
+//! Lookup of directories by names that contain the number of a node, such as `count#7`.
 
 use super::{DirectoryObject, Key};
 use crate::tree::{Child, Tree};

@@ -1,11 +1,11 @@
-//! The kinds of texts in files.
+//! The kinds of text that the files of PipesFS contain.
 
 /// The kind of text that a file contains.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Text {
     /// The introduction, in the file `README`.
     Readme,
-    /// Reason of the failure of the reading user's latest failed operation.
+    /// The reason for the latest failure of the user who reads the file.
     Error,
     /// The eBPF programs and packet sockets that other applications have attached to an interface.
     Others,

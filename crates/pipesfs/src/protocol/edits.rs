@@ -10,13 +10,13 @@ pub enum TreeEdit {
     RemoveDirectory(String),
     /// Removes the file or the link with this name.
     Unlink(String),
-    /// Moves an entry.
+    /// Moves or renames an entry of a directory.
     Rename {
-        /// Name of the entry.
+        /// Present name of the entry.
         from: String,
-        /// Inode number of the new directory.
+        /// Inode number of the directory into which the entry moves.
         directory: u64,
-        /// Name in the new directory.
+        /// Name that the entry gets in the new directory.
         to: String,
         /// Flags of renameat2(2).
         flags: u32,
@@ -30,9 +30,9 @@ pub enum TreeEdit {
     },
     /// Adds another name for the object with this inode number.
     HardLink {
-        /// Inode number of the object.
+        /// Inode number of the object that gets an additional name.
         object: u64,
-        /// The additional name.
+        /// Name of the additional directory entry.
         name: String,
     },
 }

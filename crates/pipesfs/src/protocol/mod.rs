@@ -30,7 +30,7 @@ pub mod errno {
     pub const EAGAIN: i32 = 11;
     /// The object belongs to another user.
     pub const EACCES: i32 = 13;
-    /// The operation needs a single path, and several paths match.
+    /// The operation needs a single path, but the directory represents several paths.
     pub const EBUSY: i32 = 16;
     /// The entry exists.
     pub const EEXIST: i32 = 17;

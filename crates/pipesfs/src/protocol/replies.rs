@@ -44,15 +44,15 @@ pub struct Attributes {
     pub mode: u32,
     /// Number of hard links.
     pub links: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the object.
     pub gid: u32,
     /// Device number; 0 if the object is not a device.
     pub device: u32,
     /// Block size in bytes; 0 for the default.
     pub block_size: u32,
-    /// Attribute flags.
+    /// FUSE flags of the attributes.
     pub flags: u32,
 }
 
@@ -80,7 +80,7 @@ impl<'d> Reply<'d> {
         Self { device, unique }
     }
 
-    /// Sends a successful reply with this data.
+    /// Sends a successful reply that contains these bytes after its header.
     pub fn data(self, data: &[u8]) {
         let mut message = Vec::with_capacity(REPLY_HEADER_LENGTH + data.len());
         message.resize(REPLY_HEADER_LENGTH, 0);
@@ -112,19 +112,19 @@ impl<'d> Reply<'d> {
         message.write_all(self.device, refuse).1.is_ok()
     }
 
-    /// Sends an error number.
+    /// Replies with an error number.
     pub fn error(self, errno: i32) {
         let head = Head { length: REPLY_HEADER_LENGTH as u32, error: -errno, unique: self.unique };
         self.send(head.as_bytes());
     }
 
-    /// Sends the attributes of the object that a lookup found, and the time for which the kernel
-    /// may cache the attributes.
+    /// Replies to a lookup with the attributes of the object that it found, and the time for which
+    /// the kernel may cache the attributes.
     pub fn entry(self, attributes: Attributes, times: EntryTimeout) {
         self.data(entry_reply(attributes, times).as_bytes());
     }
 
-    /// Sends the attributes of an object.
+    /// Replies with the attributes of an object.
     pub fn attributes(self, attributes: Attributes, times: EntryTimeout) {
         let EntryTimeout(seconds, nanoseconds) = times;
         let mut message = seconds.to_le_bytes().to_vec();
@@ -134,7 +134,8 @@ impl<'d> Reply<'d> {
         self.data(&message);
     }
 
-    /// Sends the handle of an open file, with flags that tell the kernel how to treat the file.
+    /// Replies with the handle of an opened file, and with flags that tell the kernel how to treat
+    /// the file.
     pub fn opened(self, handle: u64, flags: u32) {
         let mut message = handle.to_le_bytes().to_vec();
         message.extend_from_slice(&flags.to_le_bytes());
@@ -142,12 +143,12 @@ impl<'d> Reply<'d> {
         self.data(&message);
     }
 
-    /// Sends the number of bytes that a write accepted.
+    /// Replies to a write with the number of bytes that it accepted.
     pub fn written(self, bytes: usize) {
         self.data(&(bytes as u64).to_le_bytes());
     }
 
-    /// Sends the event bits for poll(2).
+    /// Replies to a poll with its event bits, as in poll(2).
     pub fn polled(self, events: u32) {
         self.data(&u64::from(events).to_le_bytes());
     }
@@ -225,7 +226,7 @@ impl DirectoryBuffer {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
     }
 
-    /// Returns the entries in the kernel's format.
+    /// Returns the collected entries, encoded in the kernel's format.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes

@@ -23,7 +23,7 @@ pub struct Header {
     _extensions: u32,
 }
 
-/// A request of the kernel.
+/// A request that the kernel sends to the file system.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The header, with the caller and the object.
@@ -35,7 +35,7 @@ pub struct Request {
 /// An operation with its arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Begins the session.
+    /// Begins the FUSE session.
     Init {
         /// Major and minor protocol version of the kernel.
         version: (u32, u32),
@@ -53,28 +53,28 @@ pub enum Operation {
     /// Checks access permissions; the mask consists of R_OK, W_OK and X_OK. The kernel sends this
     /// request only if it does not check permissions itself.
     Access(u32),
-    /// Returns the target of a link.
+    /// Returns the target of a symbolic link.
     ReadLink,
     /// Opens a file with these flags of open(2).
     Open(u32),
     /// Reads from an open file.
     Read {
-        /// The open file.
+        /// Handle of the open file.
         handle: u64,
-        /// Position in bytes.
+        /// Position in the file, in bytes.
         offset: u64,
-        /// Maximum length in bytes.
+        /// Maximum number of bytes to read.
         size: u32,
         /// Flags of the open file.
         flags: u32,
     },
-    /// Writes to an open file.
+    /// Writes bytes to an open file.
     Write(Write),
     /// Changes attributes of the object.
     SetAttributes(AttributeChange),
     /// Creates a file with this name, and opens it.
     Create(String),
-    /// Flushes an open file (fsync(2)), which requires no action.
+    /// Flushes an open file (fsync(2)). The file system has nothing to do for this operation.
     Sync,
     /// Closes an open file or directory.
     Release(u64),
@@ -82,11 +82,11 @@ pub enum Operation {
     OpenDirectory,
     /// Lists the entries of an open directory.
     ReadDirectory {
-        /// The open directory.
+        /// Handle of the open directory.
         handle: u64,
         /// Number of the first entry to list.
         offset: u64,
-        /// Maximum length in bytes.
+        /// Maximum length of the reply in bytes.
         size: u32,
         /// True if the kernel requests the attributes of the entries too.
         plus: bool,
@@ -96,16 +96,16 @@ pub enum Operation {
     /// Returns the event bits for poll(2) and, if `notify` is true, requests a notification of the
     /// next event.
     Poll {
-        /// The open file.
+        /// Handle of the open file.
         handle: u64,
-        /// The number under which the kernel expects the notification.
+        /// Number by which the kernel identifies this poll in a later notification (`kh`).
         wake: u64,
-        /// True if a notification is requested.
+        /// True if the kernel requests a notification when the file becomes ready.
         notify: bool,
     },
     /// Interrupts the request with this number, because its caller received a signal.
     Interrupt(u64),
-    /// Ends the session.
+    /// Ends the FUSE session.
     Destroy,
     /// Reports that a file descriptor was closed, which requires no action.
     Flush,
@@ -121,7 +121,7 @@ pub enum Operation {
 /// file system has positions for writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
-    /// The open file.
+    /// Handle of the open file.
     pub handle: u64,
     /// Flags of the open file.
     pub flags: u32,
@@ -132,13 +132,13 @@ pub struct Write {
 /// A change of attributes. Attributes that are `None` remain unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttributeChange {
-    /// Type and permissions.
+    /// New file mode: type and permissions.
     pub mode: Option<u32>,
     /// User id of the new owner.
     pub uid: Option<u32>,
     /// Id of the new group.
     pub gid: Option<u32>,
-    /// Length in bytes.
+    /// New length in bytes.
     pub size: Option<u64>,
 }
 

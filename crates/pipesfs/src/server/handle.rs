@@ -13,7 +13,7 @@ pub(super) enum Handle {
     Directory(Arc<Vec<(String, Key)>>),
     /// An argument of a filter, open for writing.
     Argument {
-        /// Number of the path.
+        /// Number of the path that runs the filter.
         path: u32,
         /// Name of the node.
         node: String,

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
-/// Maximum length of a write that the kernel sends, in bytes.
+/// Maximum length in bytes of the data in one FUSE write request of the kernel.
 const WRITE_BYTES_MAX: u32 = 128 << 10;
 /// Length of the buffer for a request, in bytes.
 const REQUEST_BUFFER_BYTES: usize = WRITE_BYTES_MAX as usize + 4096;
@@ -138,7 +138,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Blocks until the file system is unmounted.
+    /// Blocks the calling thread until the file system is unmounted.
     pub fn wait(&self) {
         while !self.has_ended() {
             sys::poll::readable(&[self.ended.as_fd()], None);
@@ -303,7 +303,7 @@ impl Server {
     }
 }
 
-/// The thread that executes a request.
+/// The kind of thread that executes a request.
 #[derive(Clone, Copy, Debug)]
 enum Executor {
     /// The thread that received the request.

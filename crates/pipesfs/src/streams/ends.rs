@@ -109,8 +109,8 @@ impl Streams {
         taps.iter().map(|tap| tap.skipped()).sum()
     }
 
-    /// Sets the outcome of a stream, and replies to its waiting reads with the remaining bytes or
-    /// with the end of the stream.
+    /// Ends a stream: stores its outcome, and replies to its waiting reads with the remaining bytes
+    /// or with the end of the stream. `failed` is true if the stream ends with an error.
     pub(super) fn end(&self, stream: &mut OpenStream, failed: bool) {
         stream.failed = Some(failed);
         for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting_reads) {

@@ -19,22 +19,23 @@ use streamline::paths::NODE_CHANGED_REASON;
 pub(super) enum StreamMove {
     /// An edit that moves the stream's node has begun, but the node is still in its old path.
     Awaited,
-    /// The stream's node has left its old path. Reads wait until a tap in the new path is open.
+    /// The node has left its old path. Reads of the stream wait until a tap in the new path is
+    /// open.
     Left,
-    /// A tap in the new path is open. It replaces the current tap of the stream when that tap ends.
+    /// A tap in the new path is open. It replaces the stream's current tap when that tap ends.
     Ready(StreamContinuation),
 }
 
-/// The tap with which a stream continues.
+/// The tap with which a stream continues after its node has moved to another path.
 #[derive(Debug)]
 pub struct StreamContinuation {
     /// The input of the stream from the new tap.
     pub input: StreamInput,
     /// The connection of the new tap.
     pub tap: Arc<TapConnection>,
-    /// The new directory of the node or class.
+    /// New directory of the node or class whose blocks the stream carries.
     pub place: DirectoryId,
-    /// Byte counters of the new directory.
+    /// Byte counters of the new directory of the stream.
     pub totals: Arc<Totals>,
 }
 
@@ -68,7 +69,8 @@ impl Streams {
         marked.filter_map(facts).collect()
     }
 
-    /// Makes a marked stream continue with another tap, as soon as its current tap has ended.
+    /// Makes a stream that is marked as moving continue with another tap, as soon as its current
+    /// tap has ended.
     pub fn set_continuation(&self, handle: u64, next: StreamContinuation) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
@@ -79,8 +81,8 @@ impl Streams {
         }
     }
 
-    /// Ends the move of the streams of these nodes that have no continuation. A stream whose node
-    /// has already left the path ends.
+    /// Cancels the pending moves of the streams of these nodes. A stream that already has a
+    /// continuation keeps it. A stream whose node has already left the path ends.
     pub fn unmark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {
@@ -97,8 +99,9 @@ impl Streams {
         }
     }
 
-    /// Continues a stream whose tap has ended: starts the continuation, or keeps the stream waiting
-    /// for one if its node is being moved. Returns false if the stream ends.
+    /// Decides whether a stream continues after its tap has ended. Starts the continuation of the
+    /// stream, if there is one. If the stream's node is being moved, lets the stream wait for a
+    /// continuation. Returns false if the stream ends.
     pub(super) fn continue_after_tap(
         &self,
         handle: u64,

@@ -10,7 +10,8 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the last report of a tap whose path has ended it.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// A report of a tap, with the bytes that were not yet in its pipe when the path ended.
+/// The last report of a tap, with the bytes that were not yet in the tap's pipe when the path
+/// ended; `None` if there are no such bytes.
 pub(super) type TapEndReport = (TapReport, Option<Memfd>);
 
 /// The connection of a tap, over which the path sends the last report of the tap.
@@ -20,7 +21,8 @@ pub struct TapConnection(Mutex<TapState>);
 #[derive(Debug)]
 struct TapState {
     path: PathClient,
-    /// The last report of the tap, if [`TapConnection::skipped`] has received it; `None` otherwise.
+    /// The last report of the tap, if a call of [`TapConnection::skipped`] has already received it;
+    /// `None` otherwise.
     last_report: Option<TapEndReport>,
 }
 

@@ -12,17 +12,18 @@ pub(super) struct Group {
     pub(super) members: Vec<NodeIndex>,
 }
 
-/// The groups below one directory.
+/// The groups of equal nodes whose directories are below one directory.
 #[derive(Default)]
 pub(super) struct NodeGroups {
     pub(super) all: Vec<Group>,
-    /// Indexes into `all` of the groups with the same class and filter.
+    /// Indexes into `all` of the groups of each kind. The kind of a group is the class and the
+    /// filter of its nodes.
     by_kind: HashMap<(String, String), Vec<usize>>,
 }
 
 impl NodeGroups {
-    /// Adds a group with a single node, without searching for a group of equal nodes. The caller
-    /// must ensure that all nodes belong to one path.
+    /// Adds a group that contains only the node `member`, without searching for a group of equal
+    /// nodes. The caller must ensure that the nodes of all groups belong to the same path.
     pub(super) fn add(&mut self, class: String, member: NodeIndex) {
         self.all.push(Group { class, ordinal: 0, members: vec![member] });
     }

@@ -4,7 +4,7 @@ use super::{NodeIndex, Parents, Tree, path_key};
 use streamline::paths::PathView;
 
 impl Tree {
-    /// Finds a path in this tree, given another view of this path. Returns the view in this tree,
+    /// Finds a path in this tree by another view of the same path. Returns the view in this tree,
     /// with the parents of the path's nodes. Returns `None` if the tree does not contain the path.
     pub(super) fn path_with_parents(&self, path: &PathView) -> Option<(&PathView, &Parents)> {
         let key = path_key(path);

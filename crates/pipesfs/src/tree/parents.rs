@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use streamline::paths::{NodeDetails, PathView};
 
-/// The parent below which each node of a path has its directory, with the index of the arc from
-/// that parent; `None` for a source.
+/// For each node of a path, the parent below which the node has its directory: the index of the
+/// parent node, and the index of the arc from the parent. `None` for a source.
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
 /// Returns, for each node of a path, the parent below which the node has its directory. `before` is
@@ -65,8 +65,8 @@ pub(super) fn first_parents<'t>(
     parents
 }
 
-/// The parent below which each node of a path has its directory, and the classes of the arc from
-/// that parent.
+/// For each node of a path, the parent below which the node has its directory, and the classes of
+/// the arc from this parent. Nodes are given by their identities.
 type NestingParents = HashMap<NodeKey, (NodeKey, String)>;
 
 /// Converts the parents of nodes from indexes to identities, which stay the same when the request

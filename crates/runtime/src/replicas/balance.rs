@@ -1,39 +1,40 @@
 //! The choice of sessions that move from one replica to another. [Th §5.4], RSS++
 //!
-//! Input: the number of blocks of each bucket of sessions in an interval, and the replica of each
-//! bucket. Output: the buckets that move from the replica with the most blocks to the one with the
-//! fewest. A bucket that has more blocks than half of the difference between these two replicas (an
-//! elephant) does not move; other buckets of the busiest replica move instead. The bucket of blocks
-//! without a session does not move either ([`can_move_bucket`]). The choice depends only on this
-//! input.
+//! Sessions are hashed into buckets. The choice depends only on the number of blocks of each bucket
+//! in an interval, and on the replica of each bucket. The chosen buckets move from the replica with
+//! the most blocks to the one with the fewest. A bucket that has more blocks than half of the
+//! difference between these two replicas (an elephant) does not move; other buckets of the busiest
+//! replica move instead. The bucket of blocks without a session does not move either
+//! ([`can_move_bucket`]).
 
 use super::dispatch::can_move_bucket;
 
 /// The blocks that arrived in an interval, by bucket of sessions, and the replica of each bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionShares {
-    /// Index of the replica that owns each bucket. A bucket without blocks so far has a number that
-    /// exceeds all replica indices.
+    /// Index of the replica that owns each bucket of sessions. If a bucket has had no blocks so
+    /// far, its value exceeds the indices of all replicas.
     pub replicas: Box<[u8]>,
-    /// Number of blocks in the interval, by bucket.
+    /// Number of blocks that arrived in the interval, for each bucket of sessions.
     pub blocks: Box<[u32]>,
-    /// Number of replicas of the chain.
+    /// Number of replicas in the replica chain.
     pub replica_count: usize,
 }
 
 /// A decision to move buckets of sessions from one replica to another, with the expected effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionMove {
-    /// Index of the replica that had the most blocks, which gives up the buckets.
+    /// Index of the replica that received the most blocks. The moved buckets of sessions leave this
+    /// replica.
     pub from: u8,
-    /// Index of the replica that had the fewest blocks, which takes over the buckets.
+    /// Index of the replica that received the fewest blocks. The buckets move to this replica.
     pub to: u8,
-    /// The buckets that move, in ascending order.
+    /// Numbers of the buckets of sessions that move, in ascending order.
     pub buckets: Vec<u16>,
-    /// Percentage of the interval's blocks that the replica `from` received.
+    /// Percentage of all blocks in the measured interval that the replica `from` received.
     pub before: u8,
-    /// Percentage of the interval's blocks that the replica `from` would have received without the
-    /// moved buckets.
+    /// Percentage of all blocks in the measured interval that the replica `from` would have
+    /// received without the moved buckets.
     pub after: u8,
 }
 
@@ -42,8 +43,8 @@ const BLOCKS_MIN: u64 = 4096;
 /// Maximum load that the busiest replica may have after a move, as a fraction of its load before. A
 /// move that relieves the replica less is not worthwhile.
 const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
-/// Maximum number of buckets in one move. It bounds the time for which the chain of replicas pauses
-/// during a move.
+/// Maximum number of buckets of sessions in one move. It bounds the time for which the chain of
+/// replicas pauses during a move.
 const MOVED_BUCKETS_MAX: usize = 512;
 
 impl SessionShares {

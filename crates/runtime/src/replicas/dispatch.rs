@@ -19,10 +19,10 @@ use std::time::Duration;
 /// Minimum number of queued blocks with which a replica in another space counts as busy. Four
 /// batches keep the replica busy while the dispatcher's space processes a batch itself.
 const BUSY_QUEUE_BLOCKS: usize = 4 * filter::LANES;
-/// Number of buckets into which sessions are hashed.
+/// Number of buckets into which a dispatcher hashes sessions, to assign them to replicas.
 const SESSION_BUCKETS: usize = 4096;
-/// Table entry of a bucket that has no replica yet. Exceeds every replica index
-/// (`pipeline::plan::REPLICAS_MAX`).
+/// Replica index that marks a bucket of sessions without a replica. Exceeds every index of a
+/// replica (`pipeline::plan::REPLICAS_MAX`).
 const UNASSIGNED_REPLICA: u8 = u8::MAX;
 
 /// The rule by which a dispatcher distributes blocks among the replicas of a chain.
@@ -39,9 +39,11 @@ struct SessionTable {
     /// Seed of the hash of session keys. The session tables of the replicas use the same seed
     /// ([`ShardKey::session_key`]).
     seed: u64,
-    /// The index of the replica that owns each bucket, or [`UNASSIGNED_REPLICA`].
+    /// The index of the replica that owns each bucket of sessions. [`UNASSIGNED_REPLICA`] marks a
+    /// bucket without a replica.
     replicas: Box<[u8]>,
-    /// Number of blocks of each bucket since the last call of [`Dispatcher::take_bucket_shares`].
+    /// Number of blocks of each bucket of sessions since the last call of
+    /// [`Dispatcher::take_bucket_shares`].
     blocks: Box<[u32]>,
     /// Number of blocks dispatched to each replica so far.
     dispatched: Vec<u64>,
@@ -107,8 +109,9 @@ impl Dispatcher {
         (batch_id, hands)
     }
 
-    /// Returns the number of blocks of each bucket that were dispatched since the last call, and
-    /// the replica of each bucket. Returns `None` if sessions cannot move to another replica.
+    /// Returns the number of blocks of each bucket of sessions that were dispatched since the last
+    /// call, and the replica of each bucket. Returns `None` if sessions cannot move to another
+    /// replica.
     pub fn take_bucket_shares(&mut self) -> Option<SessionShares> {
         let DispatchPolicy::Session(table) = &mut self.policy else { return None };
         table.key.finds_sessions().then(|| SessionShares {
@@ -127,9 +130,10 @@ impl Dispatcher {
         }
     }
 
-    /// Changes the owner of `buckets` to replica `to`, which gets all of their blocks from now on.
-    /// Skips a bucket that cannot move ([`can_move_bucket`]). The caller must have moved the state
-    /// of the sessions in these buckets. Does nothing if batches are dispatched by load.
+    /// Makes replica `to` the owner of these buckets of sessions. From now on, it gets all blocks
+    /// of the buckets. Skips a bucket that cannot move ([`can_move_bucket`]). The caller must have
+    /// moved the state of the sessions in these buckets. Does nothing if batches are dispatched by
+    /// load.
     pub fn reassign(&mut self, buckets: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.policy else { return };
         for bucket in buckets.iter().filter(|bucket| can_move_bucket(**bucket)) {
@@ -207,14 +211,14 @@ pub fn session_bucket(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
         .filter(|bucket| can_move_bucket(*bucket))
 }
 
-/// Returns true if a bucket may move to another replica. The bucket of blocks without a session
-/// cannot, because the state that a filter keeps for these blocks is private to the replica
+/// Returns true if a bucket of sessions may move to another replica. The bucket of blocks without a
+/// session cannot, because the state that a filter keeps for these blocks is private to the replica
 /// ([`filter::PRIVATE_SESSION_KEY`]).
 pub const fn can_move_bucket(bucket: u16) -> bool {
     bucket != bucket_for_key(filter::PRIVATE_SESSION_KEY)
 }
 
-/// Returns the bucket to which sessions with this key belong.
+/// Returns the bucket of the sessions with this key.
 const fn bucket_for_key(key: u64) -> u16 {
     // The high bits are included because the replicas' session tables are indexed by the low bits.
     ((key ^ key >> 32) as usize % SESSION_BUCKETS) as u16

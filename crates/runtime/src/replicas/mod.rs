@@ -33,8 +33,8 @@ const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// Mask of the low bits of a batch id, which are the part of the id that a sequence number
 /// contains.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// Rank in the final output of a chain for blocks that belong to no session. The join emits them
-/// after the blocks of all sessions.
+/// Rank, in the output of replicas that are shutting down, of blocks that belong to no session. The
+/// join of the replica chain emits these blocks after the blocks of all sessions.
 pub const SESSIONLESS_RANK: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.

@@ -1,5 +1,5 @@
-//! The builder of a space's graph. It also computes the shape of the graph: topological order,
-//! forks and joins.
+//! The builder of a space's graph. It also computes the shape of the graph: the topological order
+//! of its nodes, its forks and its joins. A fork is a node with several outgoing arcs.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
@@ -81,9 +81,9 @@ impl Assembly {
         });
     }
 
-    /// Completes the graph. Returns its nodes and its shape: topological order, forks and joins.
-    /// The topological order places editing filters as late as possible, after parallel readers of
-    /// the same blocks.
+    /// Completes the graph. Returns its nodes and its shape: the topological order of the nodes,
+    /// the forks (nodes with several outgoing arcs) and the joins. The topological order places
+    /// editing filters as late as possible, after parallel readers of the same blocks.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.assign_operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
@@ -202,8 +202,8 @@ impl Assembly {
     }
 
     /// Returns, for each node, true if it is a fork that must assign sequence numbers to blocks. A
-    /// fork inside the branches of an outer fork does not, if these branches are joined further
-    /// downstream.
+    /// fork is a node with several forward arcs. A fork inside the branches of an outer fork
+    /// assigns none, if these branches are joined further downstream.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

@@ -24,23 +24,25 @@ impl CountLimit {
         u32::try_from(before).map_or(wanted, |left| left.min(wanted))
     }
 
-    /// Returns true if the limit is used up.
+    /// Returns true if the path may deliver no more blocks, because its limit is used up.
     pub(crate) fn is_used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 }
 
-/// The policy by which a space claims blocks from the limit. If a path has several spaces, the
-/// granted numbers depend on timing. They are therefore part of the record of a run.
+/// The policy by which a space claims blocks from the [`CountLimit`] of its path. If a path has
+/// several spaces, the numbers of granted blocks depend on timing. They are therefore part of the
+/// record of a run.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
-    /// Claims are granted in the order in which they arrive, and nothing is recorded.
+    /// The claims of spaces to blocks are granted in the order in which they arrive. Nothing is
+    /// recorded.
     #[default]
     Free,
-    /// Claims are granted in the order in which they arrive, and the grants are collected for the
-    /// record.
+    /// The claims of spaces to blocks are granted in the order in which they arrive. The granted
+    /// numbers are collected for the record of the run.
     Recorded(Vec<u32>),
-    /// Claims are granted as in the recorded run that is being repeated. The field is the number of
-    /// blocks that the space may still claim in this pass.
+    /// The claims of spaces to blocks are granted as in the recorded run that is being repeated.
+    /// The field is the number of blocks that the space may still claim in this pass.
     Replayed(u32),
 }

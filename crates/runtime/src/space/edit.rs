@@ -166,7 +166,8 @@ impl EditOutput {
     }
 }
 
-/// Returns the lanes whose frames overlap the frame of another block in flight (rule E3).
+/// Returns the lanes whose frames overlap the frame of another block in flight. By rule E3, these
+/// frames must not be edited in place.
 fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
     let frame = |columns: &Columns, l: usize| {
         let frame = columns.frame(l);

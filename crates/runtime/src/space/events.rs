@@ -22,28 +22,28 @@ pub enum SpaceEvent {
     Pull {
         /// Index of the source's node in the space.
         node: usize,
-        /// Time of the read on the path's clock, in nanoseconds.
+        /// Time at which the source was read, on the path's clock, in nanoseconds.
         now: Time,
         /// Number of blocks that the source emitted. The blocks follow this event in the record.
         count: usize,
-        /// Index of the arc that the source chose for the blocks; `None` if the source does not
+        /// Index of the arc over which the source sent the blocks; `None` if the source does not
         /// choose arcs.
         edge: Option<usize>,
         /// Failure that ended the source; `None` if it did not fail.
         failure: Option<String>,
     },
-    /// Blocks were taken from a ring.
+    /// The space took blocks from a ring.
     Import {
         /// Index, in the space, of the node at which the ring's blocks enter the graph.
         node: usize,
-        /// Time of the read on the path's clock, in nanoseconds.
+        /// Time at which the ring was read, on the path's clock, in nanoseconds.
         now: Time,
-        /// Number of blocks taken from the ring.
+        /// Number of blocks that the space took from the ring.
         count: usize,
     },
     /// The filters whose timers had expired were called.
     Tick {
-        /// Time of the calls on the path's clock, in nanoseconds.
+        /// Time at which the filters were called, on the path's clock, in nanoseconds.
         now: Time,
     },
     /// The sinks of this space were permitted to accept more blocks under the limit on delivered
@@ -53,9 +53,10 @@ pub enum SpaceEvent {
         /// events.
         count: u32,
     },
-    /// The run ends. Unless the space has failed, its nodes then release the blocks that they hold.
+    /// The run of the space ends. Unless the space has failed, its nodes then release the blocks
+    /// that they hold.
     Finish {
-        /// Time of the end on the path's clock, in nanoseconds.
+        /// Time at which the run ended, on the path's clock, in nanoseconds.
         now: Time,
         /// Failure that ended the space, if it failed.
         failure: Option<String>,
@@ -69,12 +70,14 @@ pub enum SpaceEvent {
     /// A hot swap is about to end the nodes that it removes. These nodes then release the blocks
     /// that they hold.
     Retire {
-        /// Time of the removal on the path's clock, in nanoseconds.
+        /// Time at which the nodes were ended, on the path's clock, in nanoseconds.
         now: Time,
-        /// Failure of the space, if it failed and therefore did not take part in the hot swap.
+        /// Failure of the space; `None` if it has not failed. A space that has failed does not take
+        /// part in the hot swap.
         failure: Option<String>,
     },
-    /// A hot swap has installed its new graph. Node indices in later events refer to the new graph.
+    /// A hot swap has installed a new graph in the space. Node indices in later events refer to the
+    /// new graph.
     Changed,
     /// Final counts of a source: the input that it observed, and the blocks that it lost.
     SourceCounts {
@@ -93,7 +96,8 @@ pub enum SpaceEvent {
         /// `None` without a note.
         remark: Option<(String, bool)>,
     },
-    /// Final counts of the blocks that a program (`exec`) received as input.
+    /// Final counts of the input of a program (`exec`): the blocks that it accepted and those that
+    /// it did not.
     ProgramCounts {
         /// Node number of the program.
         planned: usize,
@@ -136,10 +140,10 @@ pub trait EventReader: fmt::Debug + Send {
     /// not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
-    /// Reads the entries that follow the end of a run or of a hot swap. They contain final counts,
-    /// and the number of blocks that the sinks may still accept under the limit on delivered blocks
-    /// (`-c`). Returns this number. If the recorded counts differ from those of the replay, also
-    /// returns a description of the difference.
+    /// Reads the closing entries of a run or of a hot swap. They contain final counts, and the
+    /// number of blocks that the sinks may still accept under the limit on delivered blocks (`-c`).
+    /// Returns this number. If the recorded counts differ from those of the replay, also returns a
+    /// description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount emitted by the source with node number `planned`.
@@ -148,18 +152,19 @@ pub trait EventReader: fmt::Debug + Send {
     /// Reports that the event read last is invalid. `what` describes the defect.
     fn report_invalid(&mut self, what: &str);
 
-    /// Returns the first defect found in the record, if any.
+    /// Returns a description of the first defect found in the record; `None` if no defect was
+    /// found.
     fn invalid_reason(&self) -> Option<&str>;
 
     /// Reports that the record ends before the end of the recorded run.
     fn note_truncated(&self);
 
-    /// Decides how a space proceeds when it reaches a recorded hot swap. `number` is the sequence
-    /// number of the swap. `requested` is true if the thread that replays the swap has asked to
-    /// borrow the space.
+    /// Decides what a replaying space does at a recorded hot swap. `number` is the sequence number
+    /// of the swap. `requested` is true if the thread that replays the swap has asked to borrow the
+    /// space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
-    /// Returns the state that the spaces of a replay share, for this space.
+    /// Returns the state that this space shares with the other spaces of the replay.
     fn replay_state(&self) -> ReplayState;
 }
 
@@ -189,7 +194,7 @@ pub enum EventPort {
 
 impl EventPort {
     /// Returns the policy by which the sinks of the space claim their share of the limit on
-    /// delivered blocks (`-c`). `counted` is true if the path has such a limit.
+    /// delivered blocks (`-c`). `counted` is true if the path has this limit.
     pub(super) fn claim_policy(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Recorded(Vec::new()),
@@ -198,7 +203,7 @@ impl EventPort {
         }
     }
 
-    /// Returns true if the events are recorded.
+    /// Returns true if the events of the space are recorded.
     pub(super) const fn is_recording(&self) -> bool {
         matches!(self, Self::Journal(_))
     }
@@ -219,7 +224,8 @@ impl EventPort {
         }
     }
 
-    /// Records the event that `event` returns. If there is no journal, does not call `event`.
+    /// Records the event that the function `event` returns. Does not call the function if the run
+    /// is not recorded.
     pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
             journal.event(&event());
@@ -231,7 +237,7 @@ impl EventPort {
         self.event(|| SpaceEvent::Import { node, now, count });
     }
 
-    /// Records that the run of the space ends.
+    /// Records that the space's run ends.
     pub(super) fn finish(&mut self, now: Time, failure: Option<&PathFailure>) {
         self.event(|| SpaceEvent::Finish { now, failure: failure.map(ToString::to_string) });
     }
@@ -250,7 +256,8 @@ impl EventPort {
         });
     }
 
-    /// Records the final counts of a program's input. Does nothing for other sinks.
+    /// Records the final counts of the input of a program (`exec`). Does nothing for a sink that is
+    /// not a program.
     pub(super) fn record_program_counts(&mut self, planned: usize, sink: &dyn Sink) {
         if sink.process().is_none() {
             return;
@@ -264,7 +271,7 @@ impl EventPort {
         });
     }
 
-    /// Flushes the journal, if the run is recorded.
+    /// Writes the buffered events to the record, if the run is recorded.
     pub(super) fn flush(&mut self) {
         if let Self::Journal(journal) = self {
             journal.flush();

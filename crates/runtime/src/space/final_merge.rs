@@ -56,9 +56,9 @@ impl LocalGraph {
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position, in the final output, of the next session of the replica in this space.
-    /// A filter without further sessions is followed by the next filter of the chain. Returns
-    /// `None` if no filter has any more sessions.
+    /// Returns the position, in the final output, of the session that the replica in this space
+    /// ends next. If a filter has no sessions left, continues with the next filter of the chain.
+    /// Returns `None` if no filter has any more sessions.
     fn next_local_position(
         &mut self,
         final_sessions: &mut FinalSessions,
@@ -81,8 +81,8 @@ impl LocalGraph {
         }
     }
 
-    /// Ends the next session of the replica in this space. The session's output then passes through
-    /// the graph.
+    /// Ends one session of the replica in this space, the next in order, and passes the session's
+    /// output through the graph.
     fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
         let Some((at, leaving)) = &mut final_sessions.current else { return };
         let at = *at;

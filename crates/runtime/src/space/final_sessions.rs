@@ -5,9 +5,9 @@ use super::node::{Node, Operator};
 use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
-/// Position of a block in the final output of a replica chain. The position consists of the number
-/// of the emitting filter, counted from 1, and the rank of the emitting session
-/// ([`super::replica_shutdown`]).
+/// Position of a block in the final output of a replica chain. It consists of the number of the
+/// emitting filter, counted from 1, and the rank of the emitting session in the order of the
+/// sessions' first blocks ([`super::replica_shutdown`]).
 pub(super) type FinalOutputPosition = (u32, u32);
 /// A position that follows the positions of all blocks in the final output.
 pub(super) const FINAL_OUTPUT_POSITION_MAX: FinalOutputPosition = (u32::MAX, u32::MAX);
@@ -15,11 +15,11 @@ pub(super) const FINAL_OUTPUT_POSITION_MAX: FinalOutputPosition = (u32::MAX, u32
 /// The sessions that the replica in the join's space has not ended yet.
 #[derive(Debug)]
 pub(crate) struct FinalSessions {
-    /// Filters that have not begun to end their sessions, in reverse topological order. The last
-    /// filter in the list is next.
+    /// Filters whose sessions remain to be ended, in reverse topological order. The last filter in
+    /// the list is next.
     pub(super) filters: Vec<NodeId>,
-    /// Node of the filter that is ending its sessions, and the remaining sessions; `None` between
-    /// two filters.
+    /// Node of the filter whose sessions are being ended, and the remaining sessions; `None`
+    /// between two filters.
     pub(super) current: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
     /// Time of the replica's shutdown on the path's clock, in nanoseconds.
@@ -27,7 +27,7 @@ pub(crate) struct FinalSessions {
 }
 
 impl FinalSessions {
-    /// Collects the replicated stream filters among `nodes`. Their sessions will end at time `now`.
+    /// Prepares to end the sessions of the replicated stream filters among `nodes` at time `now`.
     /// `order` is the topological order of the nodes.
     pub(super) fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
         let lets_out = |at: &NodeId| {

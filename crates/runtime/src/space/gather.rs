@@ -15,8 +15,9 @@ use buffer::crossing::Batch as RingBatch;
 use filter::{BatchMemory, LANES};
 
 impl Space {
-    /// Takes at most one batch that the dispatcher sent to the replica in this space, and passes it
-    /// through the graph. `i` is the index of the replica's input in the space.
+    /// Takes at most one batch that the dispatcher has sent to the replica in this space, and
+    /// passes it through the graph. `i` is the index of the replica's input among the inputs of the
+    /// space.
     pub(super) fn walk_dispatched_batch(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
@@ -99,8 +100,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
-    /// Notifies each dispatcher in this space that the local replica has finished its batches. If
-    /// `ends` is true, the notification says that the replica has ended.
+    /// Notifies each dispatcher in this space that the local replica has finished its batches or,
+    /// if `ends` is true, that it has ended.
     pub(super) fn report_local_replica_finished(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {

@@ -12,8 +12,8 @@ use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
 use filter::{Columns, Time};
 
-/// The nodes of a space, with the memory, clock and pass state for walks. A walk passes one batch
-/// through the graph.
+/// The graph of a space, with the memory, clock and pass state that walks need. A walk passes one
+/// batch through the graph.
 #[derive(Debug)]
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
@@ -30,9 +30,9 @@ pub(crate) struct LocalGraph {
 }
 
 impl LocalGraph {
-    /// Runs a walk that begins with `act`. If the walk pauses for a deferred edit, makes the edit
-    /// and continues the walk, until no block is in flight. `imported` contains the ring batches
-    /// that the walk reads.
+    /// Runs a walk, which begins by calling `act`. If the walk pauses for a deferred edit, makes
+    /// the edit and continues the walk, until no block is in flight. `imported` contains the ring
+    /// batches that the walk reads.
     pub(super) fn walk(
         &mut self,
         now: Time,

@@ -6,13 +6,13 @@ use super::join_state::{LocalReplica, ReplicaJoin};
 use crate::ring::Import;
 use filter::BatchMemory;
 
-/// The inputs of a space, and reusable memory for the next batch of blocks.
+/// The inputs of a space, and memory that they reuse for the next batch of blocks.
 #[derive(Debug)]
 pub(super) struct InputSet {
     pub(super) list: Vec<Input>,
     /// Maximum number of blocks that a source or ring supplies in one batch.
     pub(super) batch_max: usize,
-    /// Memory of an earlier batch, for reuse by the next batch; `None` while a batch uses the
+    /// Memory of an earlier batch, which the next batch reuses; `None` while a batch uses the
     /// memory.
     pub(super) spare: Option<BatchMemory>,
 }
@@ -22,7 +22,7 @@ pub(super) struct InputSet {
 pub enum Input {
     /// A source that runs in the space.
     Source {
-        /// Node of the source.
+        /// Node in the graph that represents the source.
         node: NodeId,
         /// Index of the pool that the source fills.
         intake: usize,
@@ -33,7 +33,7 @@ pub enum Input {
         node: NodeId,
         /// Reading end of the ring.
         import: Import,
-        /// True if the ring's writer has closed it and the space has taken every entry.
+        /// True if the ring's writer has closed the ring and the space has taken every entry.
         ended: bool,
     },
     /// A ring from the dispatcher to the replica in this space.

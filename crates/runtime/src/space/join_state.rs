@@ -17,7 +17,7 @@ pub struct LocalReplica {
     pub progress: Arc<ReplicaProgress>,
     /// Index of the replica in its chain, from 0.
     pub number: usize,
-    /// Id of the last batch that the replica has received from the dispatcher.
+    /// Id of the last batch that the dispatcher has sent to the replica.
     pub last_batch_id: u64,
 }
 
@@ -34,13 +34,13 @@ pub struct ReplicaJoin {
     pub(super) progress: Arc<ReplicaProgress>,
     /// Inputs of the join: one for each replica, in the order of replica indices.
     pub(super) inputs: Vec<ReplicaInput>,
-    /// Node at which the blocks of all replicas enter the graph together.
+    /// Node at which the joined blocks of all replicas enter the graph.
     pub(super) node: NodeId,
     /// True if the dispatcher may divide the blocks of one batch among several replicas.
     pub(super) splits_batches: bool,
-    /// Id of the current batch: the lowest id of a batch that has not been joined.
+    /// Id of the current batch of the join: the lowest id of a batch that has not been joined.
     pub(super) batch_id: u64,
-    /// True if a first part of the current batch has already been forwarded.
+    /// True if a first part of the current batch has already been passed on.
     pub(super) is_partial: bool,
     /// Remaining sessions of the replica in this space; `None` until its input has ended.
     pub(super) final_sessions: Option<FinalSessions>,
@@ -57,24 +57,24 @@ pub struct ReplicaInput {
     pub import: Import,
     /// Capacity of the ring, in entries.
     pub entries: usize,
-    /// State of the replica that fills this input, if it runs in the space of the join; otherwise
-    /// `None`.
+    /// State of the replica that fills this input; `None` if the replica runs in another space than
+    /// the join.
     pub own: Option<LocalReplica>,
 }
 
-/// The entries at the front of a ring to the join that belong to the current batch, or that are
-/// late and belong to an earlier batch.
+/// A replica's share of the current batch: the entries of this batch at the front of the replica's
+/// ring to the join, and late entries of earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
-    /// True if the replica will put no more entries of the current batch into the ring.
+    /// True if the replica will put no more entries of the batch into the ring.
     pub(super) is_complete: bool,
     /// True if the counted entries fill so much of the ring that the replica may be waiting for
     /// room. A full ring wakes its writer only once at least half of it is free.
     may_block: bool,
-    /// Sequence number of the last entry that is counted; 0 if no entry is counted.
+    /// Sequence number of the last entry of this share; 0 if the share is empty.
     last_seq: u32,
-    /// Number of counted entries that arrived only after their batch had been joined.
+    /// Number of entries of this share that arrived only after their batch had been joined.
     pub(super) late: u64,
 }
 
@@ -149,7 +149,7 @@ impl ReplicaJoin {
         Ok(shares)
     }
 
-    /// Advances the join to the next batch.
+    /// Makes the next batch the current batch of the join.
     pub(super) fn advance(&mut self) {
         self.batch_id = next_batch_id(self.batch_id);
         self.is_partial = false;

@@ -8,8 +8,8 @@ use super::node::{Node, Operator};
 /// the same for the path's lifetime, unlike an index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// A node of the request, by node number. For a program, this is the node that writes its
-    /// input.
+    /// A node of the request, by its node number. For a program (`exec`), this is the node that
+    /// writes the program's input.
     Node(usize),
     /// The node that reads the output of the program with this node number.
     ProgramOutput(usize),

@@ -15,7 +15,8 @@ use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
 use filter::{Batch, BatchMemory, Block, FillFn, Gateway, OldBytes, PinId};
 
-/// The pools of a space and the ring batches that one walk reads.
+/// The memory that a walk can access: the pools of the space, and the ring batches that the walk
+/// reads.
 pub(crate) struct Memory<'a> {
     pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
@@ -23,8 +24,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Number that stands for the pool `work` in a [`PinId`]; greater than the index of any intake. The
-/// top byte of a [`PinId`] is the number of the pool; the pools themselves leave this byte unused.
+/// Number that stands for the pool `work` in the top byte of a [`PinId`]; greater than the index of
+/// any intake. The pools themselves leave this byte unused.
 const WORK_POOL: u64 = 0xff;
 const PIN_POOL_SHIFT: u32 = 56;
 /// The [`PinId`] of a held block without bytes (a hole), for which no memory is pinned.
@@ -73,7 +74,7 @@ impl<'a> Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
     }
 
-    /// Finds the intake that contains a block, if the block can be held there without a copy.
+    /// Finds the intake that contains a block, if a filter can hold the block there without a copy.
     /// Returns the index of the intake and its pool. Returns `None` if the block must be copied to
     /// the pool `work`.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {

@@ -118,8 +118,8 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Number of the latest position request ([`Control::position_request_count`]) that the space
-    /// has answered by storing the positions of its sources.
+    /// Number of the latest position request that the space has answered. Such a request asks the
+    /// space to store the positions of its sources ([`Control::position_request_count`]).
     answered_requests: u32,
     commands: CommandReceiver,
     /// Pending request to borrow the space before its next pass, if any.
@@ -127,18 +127,20 @@ struct Ports {
     doorbell: Arc<Doorbell>,
     /// Port through which the space records or replays its events.
     events: EventPort,
-    /// Registration with the stall detector in a replay; otherwise `None`. Dropped last.
+    /// Registration with the stall detector; `None` outside a replay. Dropped after all other
+    /// fields.
     stall: Option<StallRegistration>,
 }
 
 impl Ports {
-    /// Returns the space's handle to the stall detector, or `None` outside a replay.
+    /// Returns the handle through which the space reports to the stall detector, or `None` outside
+    /// a replay.
     fn stall_probe(&self) -> Option<StallProbe> {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Connects the writing ends of rings among `nodes` to the status of the space. They report
-    /// there while their ring is full.
+    /// Gives the writing ends of rings among `nodes` the status of this space, in which they report
+    /// while their ring is full.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
@@ -186,7 +188,7 @@ pub struct SpaceParts {
     pub intakes: Vec<Pool>,
     /// Pool for blocks that filters create.
     pub work: Pool,
-    /// Inputs of the space.
+    /// Inputs from which the space takes blocks.
     pub inputs: Vec<Input>,
     /// Control through which other threads stop the spaces of the path and query them.
     pub control: Arc<Control>,

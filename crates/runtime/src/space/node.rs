@@ -21,12 +21,12 @@ pub struct Node {
     pub operator: Operator,
     /// Outgoing arcs of the node, in request order.
     pub arcs: Vec<GraphArc>,
-    /// Amount taken from each incoming arc. The node counts it independently of the nodes that put
-    /// blocks on the arcs.
+    /// Amount that the node took from each of its incoming arcs. The node counts it independently
+    /// of the nodes that put blocks on the arcs.
     pub taken: Vec<Amount>,
     /// True if the blocks of this node count towards the limit on delivered blocks (`-c`).
     pub counts_to_limit: bool,
-    /// True if the operator has moved to another space. The node then only stores counters until
+    /// True if the operator has moved to another space. This node then only stores counters until
     /// the next hot swap.
     pub has_moved: bool,
     /// True if the node is one of several replicas of a filter.
@@ -43,7 +43,7 @@ pub struct Node {
     pub wake: Option<Time>,
     /// State that the filter publishes to other processes; `None` if it publishes none.
     pub published: Option<Box<PublishedState>>,
-    /// Blocks that the filter holds.
+    /// Table of the blocks that the filter holds.
     pub holds: Holds,
     /// Writers outside the path whose blocks are added to the node's output; `None` if there have
     /// never been any.
@@ -134,7 +134,7 @@ pub struct SinkOperator {
 }
 
 impl SourceOperator {
-    /// Creates the operator of a source that has not ended.
+    /// Creates the operator of `source`, which has not ended yet.
     #[must_use]
     pub fn new(source: Box<dyn Source>) -> Self {
         let properties = source.properties();
@@ -168,9 +168,9 @@ impl std::fmt::Debug for SinkOperator {
 pub struct OutputCounters {
     /// Number of times that the filter was called.
     pub calls: u64,
-    /// Blocks that at least one arc accepted.
+    /// Blocks of the output that at least one arc accepted.
     pub routed: Amount,
-    /// Blocks that no arc accepted.
+    /// Blocks of the output that no arc accepted.
     pub unselected: Amount,
     /// Blocks that a sink accepted.
     pub accepted_by_sink: Amount,
@@ -185,9 +185,9 @@ pub struct OutputCounters {
 }
 
 impl OutputCounters {
-    /// Corrects the counters of a sink after its end. Of the blocks that reached the sink, the
-    /// amount `written` counts as accepted. The amounts in `dropped` count as neither, because the
-    /// caller counts them by reason. The rest counts as failed.
+    /// Divides the blocks that reached a sink into accepted and failed blocks, after the end of the
+    /// sink. The amount `written` counts as accepted. The amounts in `dropped` count as neither,
+    /// because the caller counts them by reason. The rest counts as failed.
     pub(super) fn split_accepted_amount(
         &mut self,
         written: Amount,

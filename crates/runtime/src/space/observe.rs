@@ -29,7 +29,7 @@ pub trait Observer: fmt::Debug + Send {
     }
 }
 
-/// The observers of a space.
+/// The observers of a space: the time measurement, the taps, and a tracer.
 #[derive(Debug, Default)]
 pub struct Observers {
     /// True if at least one observer is set.
@@ -145,8 +145,8 @@ impl Observers {
 /// The observer that measures the time spent in each filter.
 #[derive(Debug, Default)]
 struct Timing {
-    /// Monotonic start times of the nodes that are running, in nanoseconds; the innermost node is
-    /// last.
+    /// Monotonic start times, in nanoseconds, of the calls of nodes that are in progress. The
+    /// innermost call is last.
     start_times: Vec<u64>,
 }
 

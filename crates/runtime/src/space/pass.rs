@@ -8,50 +8,52 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// The state of a pass over the inputs of a space. Some fields keep their values across passes.
+/// The state of one pass over the inputs of a space. Some of its fields keep their values for the
+/// next pass.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// The path's limit on delivered blocks (`-c`); `None` for no limit.
     pub(crate) count_limit: Option<Arc<CountLimit>>,
-    /// Policy by which the sinks of this space claim their share of the limit on delivered blocks
-    /// (`-c`).
+    /// Policy by which the sinks of this space claim their share of the path's limit on delivered
+    /// blocks (`-c`).
     pub(crate) claims: ClaimPolicy,
     /// Observers of the space's walks.
     pub(crate) observers: Observers,
     /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// A sink's latest write, if it took long. `None` once the source has been read up to the
-    /// blocks that arrived during the write.
+    /// The latest write of a sink that took long. `None` if there is none, or if the source has
+    /// since been read up to the blocks that arrived during the write.
     pub(crate) stall: Option<SinkStall>,
     /// True if filters always edit a copy of a block, never the block in place.
     pub(crate) copies: bool,
     /// True if the blocks of the current walk carry no bytes, because the sinks use the frames in
     /// the intake directly.
     pub(crate) in_place: bool,
-    /// True if the space will sleep after this walk unless input arrives.
+    /// True if the space will sleep after this walk, unless more input arrives.
     pub(crate) last: bool,
-    /// Unused memory of earlier batches. A walk takes it to store a batch whose edit is deferred.
+    /// Memory of earlier batches that is not in use. A walk takes it to store a batch whose edit is
+    /// deferred.
     pub(crate) spare_memories: Vec<BatchMemory>,
-    /// Sequence number for blocks that a replica creates without an input block, for example on a
-    /// timer ([`crate::replicas`]).
+    /// Sequence number that a replica gives to blocks without an input block, such as those that it
+    /// creates on a timer ([`crate::replicas`]).
     pub(crate) order: u32,
-    /// For each session of the replica in this space, the sequence number of the session's first
-    /// block.
+    /// Births of the sessions of the replica in this space: for each session, the sequence number
+    /// of its first block.
     pub(crate) births: SessionBirths,
     /// Number, counted from 1, of the filter that the replica in this space is ending during its
     /// shutdown ([`super::replica_shutdown`]); 0 before the shutdown.
     pub(crate) step: u32,
-    /// First sequence number after the last dispatched batch of the replica chain. Valid once the
-    /// dispatcher has dispatched all batches.
+    /// End of the sequence numbers of the replica chain: the first number after the last dispatched
+    /// batch. Valid once the dispatcher has dispatched all batches.
     pub(crate) end: u32,
 }
 
-/// Maximum number of unused batch memories that a space retains, which is the number that one
-/// editing filter uses.
+/// Maximum number of unused batch memories that a space keeps for reuse. One editing filter uses
+/// this number.
 const SPARE_MEMORIES_MAX: usize = 4;
 
-/// Minimum wall time, in nanoseconds, for a write to count as blocking the thread. In 20 ms, a
-/// source with 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter
+/// Minimum duration, in nanoseconds, for a sink's write to count as blocking the thread. In 20 ms,
+/// a source with 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter
 /// waits also occur in any write to the page cache, and in any thread that shares its processor.
 const STALL_NS_MIN: u64 = 20_000_000;
 /// Minimum number of blocks that must wait at the source after a long write for the write to count
@@ -59,7 +61,7 @@ const STALL_NS_MIN: u64 = 20_000_000;
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Stores a write of a sink as the latest long write, if it took at least [`STALL_NS_MIN`].
+    /// Stores the latest long write of a sink: one that took at least [`STALL_NS_MIN`].
     #[inline]
     pub(crate) fn store_long_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
@@ -67,10 +69,10 @@ impl PassState {
         }
     }
 
-    /// Counts blocks that a source emitted after a long write of a sink. `arrived` is their number,
-    /// and `drained` is true if reading them has emptied the source. Returns the stall once at
-    /// least [`STALL_BLOCKS_MIN`] blocks have been counted. Forgets the write when it returns the
-    /// stall, when no blocks arrive, or when the source is empty.
+    /// Counts the blocks that a source emitted after a long write of a sink. `arrived` is their
+    /// number, and `drained` is true if reading them has emptied the source. Returns the stall once
+    /// at least [`STALL_BLOCKS_MIN`] blocks have been counted. Forgets the write when it returns
+    /// the stall, when no blocks arrive, or when the source is empty.
     #[cold]
     pub(crate) fn check_stall(&mut self, arrived: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
@@ -91,15 +93,15 @@ impl PassState {
     }
 }
 
-/// The result of one pass over the inputs.
+/// The result of one pass over the inputs of a space.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassResult {
-    /// True if an input supplied blocks in this pass. The space then starts the next pass without
-    /// sleeping.
+    /// True if an input of the space supplied blocks in this pass. The space then starts the next
+    /// pass without sleeping.
     pub(super) moved: bool,
-    /// True if at least one input has not ended, so that more blocks may arrive.
+    /// True if at least one input of the space has not ended, so that more blocks may arrive.
     pub(super) open: bool,
-    /// Time of day, in nanoseconds, of the next event at a source; `None` if unknown.
+    /// Time of day, in nanoseconds, at which the next event at a source is due; `None` if unknown.
     pub(super) until: Option<Time>,
     /// True if a source or writer has a descriptor on which the space can wait for input.
     pub(super) readable: bool,

@@ -1,19 +1,20 @@
-//! Paused walks. Before a deferred edit, the walk ends and releases all its borrows of block bytes.
-//! After the edit, a new walk continues the work (`space::edit`).
+//! Pausing and resuming of walks. A walk pauses before a deferred edit: it ends, and releases all
+//! its borrows of block bytes. After the edit, a new walk continues the work (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
 use super::walk::{RunResult, WaitingBatch, Walk};
 use filter::{Batch, BatchMemory};
 
-/// A batch that waits at an editing filter. It does not borrow the bytes of its blocks.
+/// A batch that waits at an editing filter until the walk pauses. It does not borrow the bytes of
+/// its blocks.
 pub(crate) struct DeferredEdit {
     pub(crate) at: NodeId,
     pub(crate) room: BatchMemory,
     pub(crate) hops: u8,
 }
 
-/// All blocks in flight in a paused walk. Their bytes are not borrowed.
+/// The blocks that were in flight when a walk paused. Their bytes are not borrowed.
 pub(crate) struct PausedWalk {
     /// Batches that wait at editing filters.
     pub(crate) deferred: Vec<DeferredEdit>,
@@ -87,7 +88,8 @@ impl<'a> Walk<'_, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Defers a batch, which has followed `hops` back edges so far, at an editing filter.
+    /// Stores a batch, which the editing filter at node `at` processes once the walk pauses. `hops`
+    /// is the number of back edges that the batch has followed so far.
     pub(super) fn defer_batch(
         &mut self,
         at: NodeId,

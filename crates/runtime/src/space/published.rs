@@ -12,9 +12,11 @@ use buffer::state::{Column, TableShape, TableWriter};
 use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE_PARAMETER};
 use sys::process::identity;
 
-/// Minimum time between two updates under load, in nanoseconds.
+/// Minimum time between two updates of a filter's published state while the space is busy, in
+/// nanoseconds.
 const UPDATE_INTERVAL: u64 = 10_000_000;
-/// Maximum number of sessions that get a row. Further sessions are only counted.
+/// Maximum number of sessions that get a row in the published table. Further sessions are only
+/// counted.
 const ROWS_MAX: usize = 1 << 14;
 
 /// The published state of one filter.
@@ -22,9 +24,11 @@ const ROWS_MAX: usize = 1 << 14;
 pub struct PublishedState {
     table: TableWriter,
     whose: PublishedSessions,
-    /// Monotonic time in nanoseconds at which the table must be updated next under load.
+    /// Monotonic time, in nanoseconds, at which the state must be published next while the space is
+    /// busy.
     pub(super) due: u64,
-    /// True if the next update must write the rows of all sessions, not only the changed rows.
+    /// True if the next update must write the rows of all sessions instead of only the changed
+    /// rows.
     all_rows: bool,
 }
 
@@ -65,8 +69,8 @@ impl PublishedState {
         self.all_rows = true;
     }
 
-    /// Publishes the rows that have changed or, after [`Self::mark_all_rows_changed`], all rows.
-    /// `now` is monotonic time in nanoseconds.
+    /// Publishes the changed rows of a filter's state or, after [`Self::mark_all_rows_changed`],
+    /// all rows. `now` is monotonic time in nanoseconds.
     pub(super) fn write_rows(&mut self, filter: &mut Filter, now: u64) {
         let Some(state) = filter.state() else { return };
         let all_rows = std::mem::take(&mut self.all_rows);

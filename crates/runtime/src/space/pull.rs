@@ -11,15 +11,15 @@ use crate::failure::PathFailure;
 use endpoint::{ClassSelection, Intake, SourceStatus};
 use filter::{Batch, BatchMemory, Time};
 
-/// The parameters of one read from a ring.
+/// The parameters of one read of blocks from a ring.
 #[derive(Clone, Copy)]
 pub(super) struct RingReadLimits {
-    /// Maximum number of blocks to take from the ring.
+    /// Maximum number of blocks that the read takes from the ring.
     pub(super) most: usize,
-    /// Recorded time of the read on the path's clock. `None` outside a replay; the clock is then
-    /// read.
+    /// Time of the read in a replay: the recorded time on the path's clock. `None` outside a
+    /// replay; the clock is then read.
     pub(super) now: Option<Time>,
-    /// True if this is the last read of the pass, so that expired timers are served after it.
+    /// True if this is the last read of the pass. Expired timers are then served after it.
     pub(super) last: bool,
 }
 

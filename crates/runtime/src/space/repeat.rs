@@ -19,7 +19,7 @@ use abi::{Entry, RichPointer};
 use endpoint::Failure;
 use filter::{Amount, Columns, Time};
 
-/// A recorded batch from a source.
+/// A batch that a source emitted in the recorded run.
 struct RecordedPull {
     node: NodeId,
     now: Time,
@@ -156,8 +156,8 @@ impl Space {
         self.into_results()
     }
 
-    /// Executes queued commands, and stores the positions of the sources if another thread has
-    /// requested them.
+    /// Executes queued commands. Then stores the positions of the space's sources, if another
+    /// thread has requested them.
     fn serve_requests(&mut self) {
         if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
@@ -180,10 +180,10 @@ impl Space {
         }
     }
 
-    /// Records that a poll of a replaying space found no input. The first call registers the wait
-    /// with the stall detector. `what` describes the wait, and `change` is true if the space waits
-    /// for a hot swap. If no space of the replay can make progress any more, a later call fails the
-    /// path and returns true.
+    /// Records that a poll of a replaying space found no input, and returns true if the path has
+    /// failed for this reason. The first call registers the wait with the stall detector. `what`
+    /// describes the wait, and `change` is true if the space waits for a hot swap. A later call
+    /// fails the path if no space of the replay can make progress any more.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
@@ -203,7 +203,8 @@ impl Space {
         why.is_some()
     }
 
-    /// Fails the path because the last event of the record is invalid. `what` describes the defect.
+    /// Fails the path because the event that was read last from the record is invalid. `what`
+    /// describes the defect.
     fn fail_as_invalid_record(&mut self, what: &str) {
         let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is invalid at byte {byte}: {what}")));
@@ -224,8 +225,8 @@ impl Space {
         }
     }
 
-    /// Fails the path with the failure of the recorded run. Does nothing if `failure` is `None`, or
-    /// if the path has already failed.
+    /// Fails the replaying path for the reason `failure`, unless it has already failed. Does
+    /// nothing if `failure` is `None`.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {

@@ -33,9 +33,9 @@ impl Walk<'_, '_> {
         self.call_filter_without_input(at, true, SESSIONLESS_RANK);
     }
 
-    /// Ends one session of a filter from which all sessions have been removed. Takes the next
-    /// session from `leaving` and puts it back into the filter. Then ends the filter, so that it
-    /// emits the final output of this session alone.
+    /// Ends one session of a filter whose sessions have all been removed into `leaving`. Puts the
+    /// next session from `leaving` back into the filter, and then ends the filter, so that it emits
+    /// the final output of this session alone.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -97,9 +97,9 @@ impl Space {
         dispatch.or(input)
     }
 
-    /// Forgets the births of ended sessions (the sequence numbers of their first blocks). Does
-    /// nothing until the number of entries exceeds the limit of
-    /// [`SessionBirths`](super::sessions::SessionBirths).
+    /// Forgets the births of ended sessions, which are the sequence numbers of their first blocks.
+    /// Does nothing until there are more entries than
+    /// [`SessionBirths`](super::sessions::SessionBirths) permits.
     pub(super) fn prune_session_births(&mut self) {
         if !self.graph.pass.births.is_over_entry_limit() {
             return;

@@ -11,18 +11,18 @@ use std::sync::Arc;
 /// The results and counters that a space returns when it ends.
 #[derive(Debug, Default)]
 pub struct SpaceResults {
-    /// All nodes of the space, each with its final counters.
+    /// All nodes that the space had at its end, each with its final counters.
     pub nodes: Vec<Node>,
     /// Blocks and bytes that the space took from each of its input rings.
     pub imported: Vec<ImportCounters>,
-    /// Failure that ended the space, if any.
+    /// Failure that ended the space; `None` if the space did not fail.
     pub failure: Option<PathFailure>,
     /// Counters that only a space in the kernel has; `None` for a thread.
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes, edges and rings removed by hot swaps.
     pub retired: RetiredCounters,
-    /// Frames stored in histories of past output. Each history is paired with the number of its
-    /// node.
+    /// Frames stored in the histories of nodes' past output. Each history is paired with the number
+    /// of its node.
     pub kept: Vec<(usize, RetainedFrames)>,
     /// Nodes that exchanged blocks with programs (`exec`) until a hot swap removed the nodes. They
     /// wrote the input or read the output of the programs.

@@ -31,8 +31,8 @@ impl Space {
         self.record_retired_nodes();
     }
 
-    /// Drains the rings that will be removed. Returns true if no more blocks can arrive over these
-    /// rings, or if the path has failed. Does not block.
+    /// Drains the rings that a hot swap removes. Returns true if no more blocks can arrive over
+    /// these rings, or if the path has failed. Does not block.
     pub fn drain_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         let mut emptied = true;
         for i in 0..self.inputs.list.len() {
@@ -59,8 +59,8 @@ impl Space {
         emptied || self.graph.pass.failure.is_some()
     }
 
-    /// Drains the ring of a replica or the rings of a join. Returns true if no more blocks can
-    /// arrive over them. Stops draining if the path fails.
+    /// Drains the input with index `i`: the ring of a replica, or the rings of a join. Returns true
+    /// if no more blocks can arrive over the input. Stops draining if the path fails.
     fn drain_replica_ring(&mut self, i: usize) -> bool {
         while self.graph.pass.failure.is_none() {
             let mut pass = PassResult::default();

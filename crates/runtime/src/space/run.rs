@@ -48,8 +48,8 @@ impl Space {
         }
     }
 
-    /// Returns true if a borrower is waiting for the space. Callers check this before calling
-    /// [`Space::lend`], because moving the space into the call and back costs as much as a walk.
+    /// Returns true if a borrower is waiting for the space. Callers check this before they call
+    /// [`Space::lend`], because that call moves the space, which costs as much as a walk.
     pub const fn has_borrow_request(&self) -> bool {
         self.ports.borrow.is_some()
     }
@@ -63,7 +63,8 @@ impl Space {
         }
     }
 
-    /// Stores a request to borrow the space. The space lends itself before its next pass.
+    /// Stores a request of another thread to borrow the space. The space lends itself before its
+    /// next pass.
     pub fn request_borrow(&mut self, request: BorrowRequest) {
         self.ports.borrow = Some(request);
     }
@@ -138,7 +139,7 @@ impl Space {
         self.into_results()
     }
 
-    /// Stops the other spaces of the path if it has failed.
+    /// Stops the path's other spaces if the path has failed.
     fn stop_failed_path(&self) {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
@@ -217,7 +218,7 @@ impl Space {
     }
 
     /// Calls the filters whose timers have expired, in a pass without input. Does nothing if the
-    /// path's clock is block time.
+    /// path's clock is block time, which advances only with blocks.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.wall_clock_time(),
@@ -262,7 +263,8 @@ impl Space {
         self.ports.events.flush();
     }
 
-    /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.
+    /// Ends a pass over the inputs of the space. No block is borrowed any more, so unpinned memory
+    /// may be reused.
     pub(super) fn end_pass(&mut self) {
         self.graph.end_pass();
         self.prune_session_births();

@@ -16,14 +16,14 @@ use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 pub struct SavedState {
     /// Sessions, in ascending order of their keys.
     pub sessions: Vec<SavedSession>,
-    /// Time at which the next timer expires, in nanoseconds; `None` if no timer is set.
+    /// Time at which the filter's next timer expires, in nanoseconds; `None` if no timer is set.
     pub wake: Option<Time>,
 }
 
 /// A saved session: its key, plain data and held blocks.
 #[derive(Clone, Debug, Default)]
 pub struct SavedSession {
-    /// Key of the session.
+    /// Key that identifies the session within its filter.
     pub key: u64,
     /// Plain data of the session.
     pub bytes: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct SavedSession {
 /// A saved copy of a held block.
 #[derive(Clone, Debug)]
 pub struct SavedBlock {
-    /// Sort key of the block in its list.
+    /// Key by which the block is sorted in its list of held blocks.
     pub key: u32,
     /// Pointer, metadata and marks of the block. The location in the pointer is valid only in the
     /// memory from which the block was saved.
@@ -66,9 +66,9 @@ impl Space {
         Some(SavedState { sessions, wake })
     }
 
-    /// Calls `put` for each session of the filter with node number `number`. Returns `Some(due)`,
-    /// where `due` is the due time of the filter's next timer, if any. Returns `None` if the filter
-    /// runs in another space, or if `put` returns `None`.
+    /// Saves the sessions of the filter with node number `number`: calls `put` for each of them.
+    /// Returns `Some(due)`, where `due` is the due time of the filter's next timer, if any. Returns
+    /// `None` if the filter runs in another space, or if `put` returns `None`.
     pub fn save_sessions(
         &mut self,
         number: usize,
@@ -78,9 +78,9 @@ impl Space {
         self.save_node_sessions(at, &mut |_, _| true, put)
     }
 
-    /// Saves sessions as [`Space::save_sessions`] does, but only those of the filter at node `at`
-    /// for which `wanted` returns true. The arguments of `wanted` are the key and the number of a
-    /// session.
+    /// Saves sessions as [`Space::save_sessions`] does, but only those sessions of the filter at
+    /// node `at` for which `wanted` returns true. The arguments of `wanted` are the key and the
+    /// number of a session.
     pub(super) fn save_node_sessions(
         &mut self,
         at: usize,

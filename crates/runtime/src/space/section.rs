@@ -13,7 +13,7 @@ use super::select::SelectedClasses;
 /// A Boolean expression over filters of the space. `N` identifies a filter.
 #[derive(Clone, Debug)]
 pub enum Section<N = NodeId> {
-    /// A single filter.
+    /// A single filter of the space.
     Filter(N),
     /// A chain of filters or expressions. The first step runs on all blocks, and its class set is
     /// not used. A later step runs on a block if its class set contains the class that the previous

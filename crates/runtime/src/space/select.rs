@@ -6,11 +6,11 @@ use filter::{Batch, LaneMask};
 /// The set of classes that an arc accepts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SelectedClasses {
-    /// All nonzero classes, as after a plain `|`.
+    /// All nonzero classes, which a plain `|` accepts.
     Answered,
-    /// All classes, as after `|all`.
+    /// All classes, which `|all` accepts.
     All,
-    /// One class.
+    /// The class with this number only.
     One(u32),
     /// Sorted, disjoint ranges; both bounds are inclusive.
     Ranges(Vec<(u32, u32)>),

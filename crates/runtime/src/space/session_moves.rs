@@ -21,9 +21,9 @@ use std::time::Duration;
 /// The sessions of all filters of a replica, copied for another replica.
 #[derive(Debug, Default)]
 pub struct MovedSessions {
-    /// The saved state of each filter of the replica chain, in the order of the chain.
+    /// The state of each filter of the replica chain, in the order of the chain.
     filters: Vec<SavedState>,
-    /// The session numbers, each with the sequence number of the session's first block.
+    /// The number of each moved session, with the sequence number of the session's first block.
     births: Vec<(u32, u32)>,
     /// Number of sessions that move, counted at the first filter of the chain that has sessions.
     pub sessions: usize,
@@ -64,8 +64,8 @@ impl Space {
         })
     }
 
-    /// Makes the dispatcher send the buckets in `chosen` to another replica. That replica must
-    /// already have the buckets' sessions.
+    /// Makes the dispatcher send the blocks of the session buckets in `chosen` to another replica.
+    /// That replica must already have the sessions of these buckets.
     pub fn reassign_buckets(&mut self, chosen: &SessionMove) {
         let Some(at) = self.graph.shape.dispatchers.first().copied() else { return };
         if let Operator::Dispatch(dispatcher) = &mut self.graph.nodes[at].operator {
@@ -73,9 +73,9 @@ impl Space {
         }
     }
 
-    /// Copies the sessions in these buckets from the replica in this space, whose state does not
-    /// change. `buckets` must be sorted. `sharing` is the property of blocks by which the
-    /// dispatcher assigns them to buckets.
+    /// Copies the sessions in some buckets of the dispatcher from the replica in this space, whose
+    /// state does not change. `buckets` contains the numbers of these buckets, and must be sorted.
+    /// `sharing` is the property of blocks by which the dispatcher assigns them to buckets.
     pub fn copy_sessions(&mut self, sharing: ShardKey, buckets: &[u16]) -> MovedSessions {
         let mut moved = MovedSessions::default();
         let mut numbers: Option<HashSet<u64>> = None;
@@ -116,8 +116,9 @@ impl Space {
         moved
     }
 
-    /// Adds sessions to the replica in this space. Fails without effect if no memory is available,
-    /// if the two replicas have different filters, or if no filter finds the sessions of a bucket.
+    /// Adds the sessions in `moved` to the replica in this space. Fails without effect if no memory
+    /// is available, if the two replicas have different filters, or if no filter finds the sessions
+    /// of a bucket.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
         if !moved.are_found {
             return Err("no filter of the replicas identifies their sessions".to_owned());
@@ -148,7 +149,8 @@ impl Space {
         Ok(())
     }
 
-    /// Removes sessions that another replica has taken over.
+    /// Removes the sessions that another replica has taken over. Their held blocks count as
+    /// consumed.
     pub fn remove_moved_sessions(&mut self, moved: &MovedSessions) {
         for (at, saved) in self.replica_filters().into_iter().zip(&moved.filters) {
             self.with_detached_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
@@ -168,9 +170,9 @@ impl Space {
         filters.map(|(at, _)| at).collect()
     }
 
-    /// Returns true if the filter at node `at` determines which sessions belong to a bucket. This
-    /// is the filter that numbers the sessions. If they were numbered upstream of the replica
-    /// chain, it is any filter with sessions.
+    /// Returns true if the filter at node `at` can determine which sessions belong to a bucket of
+    /// the dispatcher. This is the filter that numbers the sessions. If they were numbered upstream
+    /// of the replica chain, it is any filter with sessions.
     fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
         let node = &mut self.graph.nodes[at];
         match (&mut node.operator, sharing) {
@@ -179,7 +181,7 @@ impl Space {
         }
     }
 
-    /// Removes a node from the graph, calls `work` with it, and puts it back.
+    /// Removes the node with index `at` from the graph, calls `work` with it, and puts it back.
     fn with_detached_node<T>(&mut self, at: usize, work: impl FnOnce(&Self, &mut Node) -> T) -> T {
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);

@@ -10,12 +10,12 @@ pub(crate) struct SessionBirths {
     /// Sequence number of the first block of each session, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
     /// Maximum number of entries in `first_seqs`. When it is exceeded, the entries of ended
-    /// sessions are removed.
+    /// sessions are removed from the map.
     pub(super) entries_max: usize,
 }
 
-/// Minimum of the limit on entries. It prevents frequent removals while there are few live
-/// sessions.
+/// Number of session entries up to which the entries of ended sessions are never removed. It
+/// prevents frequent removals while few sessions are live.
 const SESSION_ENTRIES_LIMIT_MIN: usize = 4096;
 
 impl SessionBirths {
@@ -30,16 +30,17 @@ impl SessionBirths {
         self.first_seqs.len() > self.entries_max.max(SESSION_ENTRIES_LIMIT_MIN)
     }
 
-    /// Removes the entries of all sessions that are not in `live`, and sets the limit to twice the
-    /// number of remaining entries.
+    /// Removes the entries of sessions that have ended. `live` contains the numbers of the live
+    /// sessions. Then sets the maximum number of entries to twice the number of remaining entries.
     pub(super) fn retain_sessions(&mut self, live: impl Iterator<Item = u32>) {
         let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
         self.first_seqs = live.collect();
         self.entries_max = 2 * self.first_seqs.len();
     }
 
-    /// Returns the rank of a session: its birth relative to `end`, the first sequence number after
-    /// the last batch. The rank of a session without an entry is its number.
+    /// Returns the rank of a session in the order of the sessions' first blocks. The rank is the
+    /// sequence number of the first block relative to `end`, the first number after the last batch.
+    /// The rank of a session without an entry is its number.
     pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
         let number = u32::try_from(session).unwrap_or(u32::MAX);
         // Sessions that were numbered upstream of the chain have the same numbers in all replicas.
@@ -50,12 +51,14 @@ impl SessionBirths {
 /// The sessions removed from a replicated filter in order to be ended one by one.
 #[derive(Debug, Default)]
 pub(crate) struct SessionEnds {
-    /// Sessions with their ranks, highest rank first.
+    /// The removed sessions with their ranks, in descending order of rank. The last session is
+    /// ended next.
     pub(super) sessions: Vec<(u32, MovedSession)>,
 }
 
 impl SessionEnds {
-    /// Removes all sessions from a filter and sorts them by rank. The filter keeps its other state.
+    /// Removes all sessions from a filter and sorts them by rank, which follows the order of their
+    /// first blocks. The filter keeps its other state.
     pub(super) fn take_all_sessions(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
         let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
             return Self::default();
@@ -72,7 +75,8 @@ impl SessionEnds {
         Self { sessions: taken.collect() }
     }
 
-    /// Returns the rank of the next session, or `None` if no sessions remain.
+    /// Returns the rank of the session that is ended next, or `None` if no sessions remain.
+    /// Sessions are ranked by their first blocks.
     pub(super) fn next_rank(&self) -> Option<u32> {
         self.sessions.last().map(|(rank, _)| *rank)
     }

@@ -5,7 +5,7 @@ use super::arc::NodeId;
 /// The order and roles of the nodes in a space's graph. Does not change while the graph runs.
 #[derive(Debug, Default)]
 pub struct GraphShape {
-    /// Position of each node in topological order.
+    /// Position of each node in the topological order of the graph.
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
@@ -19,11 +19,11 @@ pub struct GraphShape {
     /// For each source, a bit mask of its outgoing arcs. Bit `i` is set if arc `i` leads only to
     /// sinks, and all of these sinks use the frames in place. 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,
-    /// True if the operator of at least one node is a filter that edits block by block.
+    /// True if at least one node is a filter that edits block by block.
     pub(crate) edits: bool,
-    /// Nodes that dispatch to replicas.
+    /// Nodes that dispatch blocks to replicas.
     pub(crate) dispatchers: Vec<NodeId>,
-    /// For each node, the section whose operand it is, if the section is an
-    /// [`OperandSection`](super::operands::OperandSection); otherwise `None`.
+    /// For each node that is an operand of an [`OperandSection`](super::operands::OperandSection),
+    /// the section; `None` for all other nodes.
     pub(crate) section_of: Vec<Option<NodeId>>,
 }

@@ -20,8 +20,8 @@ impl Space {
         self.record_claims();
     }
 
-    /// Ends a node. Before that, releases the blocks that the node holds, unless the path has
-    /// `failed`.
+    /// Ends the node at `at`. First releases the blocks that the node holds, unless `failed` is
+    /// true because the path has failed.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);

@@ -15,7 +15,7 @@ const MEMORY_WAIT_MAX: Duration = Duration::from_millis(1);
 pub struct TimeSpent {
     /// CPU time of the thread in nanoseconds.
     pub cpu: u64,
-    /// Time asleep in nanoseconds.
+    /// Time for which the thread has slept, in nanoseconds.
     pub asleep: u64,
 }
 
@@ -33,10 +33,9 @@ impl Space {
         TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep_ns }
     }
 
-    /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the time of
-    /// the next event of a source or timer is reached. If that time has already passed, sleeps for
-    /// at most [`MEMORY_WAIT_MAX`]. `ticket` proves that the space has announced its sleep on the
-    /// doorbell.
+    /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the next
+    /// event of a source or timer is due. If an event is already due, sleeps for at most
+    /// [`MEMORY_WAIT_MAX`]. `ticket` proves that the space has announced its sleep on the doorbell.
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: SleepTicket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
@@ -75,10 +74,10 @@ impl Space {
         self.accounts.asleep_ns += sys::clock::monotonic_ns().saturating_sub(begin);
     }
 
-    /// Returns true if the space must wake when readers release memory. Such a space has work when
-    /// memory is released, although all of its inputs are empty. All other spaces continue to
-    /// sleep. If a release woke them too, it would admit one block, whose transfer would wake the
-    /// reader again, and two nearly idle threads would never sleep.
+    /// Returns true if the space must wake when readers release memory, because it then has work
+    /// although all of its inputs are empty. All other spaces continue to sleep. If a release woke
+    /// them too, they would admit one block, whose transfer would wake the reader again, so that
+    /// two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {

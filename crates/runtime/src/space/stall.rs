@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The state shared by the spaces of one replay, and the position of one space in its record.
+/// The state that the spaces of one replay share, and the position of one of these spaces in its
+/// record.
 #[derive(Clone, Debug)]
 pub struct ReplayState {
-    /// Detector that finds out when all spaces of the replay wait for each other.
+    /// Detector that notices when all spaces of the replay wait for each other.
     pub stalls: Arc<StallDetector>,
     /// Byte offset, in the record, of the event that this space read last.
     pub byte: Arc<AtomicU64>,
@@ -55,8 +56,8 @@ struct StallState {
 struct SpaceActivity {
     space: Arc<SpaceStatus>,
     doing: Activity,
-    /// True if the space rejects commands. A hot swap that waits for this space then fails instead
-    /// of waiting forever.
+    /// True if the space no longer accepts commands. A hot swap that waits for this space then
+    /// fails instead of waiting forever.
     rejects: bool,
 }
 
@@ -65,11 +66,11 @@ enum Activity {
     Active,
     /// The space waits for its next event.
     Waiting {
-        /// Value of [`StallState::progress_count`] at the last poll.
+        /// Value of [`StallState::progress_count`] when the space last polled.
         progress_at_poll: u64,
-        /// Number of polls since `progress_at_poll` changed.
+        /// Number of this space's polls since any space last made progress.
         polls: u32,
-        /// True if the space waits for a hot swap.
+        /// True if the space waits for a hot swap to begin.
         change: bool,
         what: String,
     },
@@ -84,9 +85,10 @@ enum SwapThreadActivity {
     #[default]
     Finished,
     Active,
-    /// The thread waits until this space reaches the recorded swap and executes the swap's command.
+    /// The thread waits until this space reaches the recorded hot swap and executes the command of
+    /// the swap.
     AwaitsCommand(Arc<SpaceStatus>),
-    /// The thread waits until this space has ended.
+    /// The thread that replays hot swaps waits until this space has ended.
     AwaitsEnd(Arc<SpaceStatus>),
     /// The thread waits until spaces have drained the rings that the swap removes. Contains the
     /// number of these spaces.
@@ -98,7 +100,7 @@ impl StallDetector {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers the thread that replays hot swaps with the detector.
+    /// Registers the thread that replays hot swaps with the stall detector.
     pub fn register_swap_thread(&self) {
         self.state().changer = SwapThreadActivity::Active;
     }
@@ -125,7 +127,8 @@ impl StallDetector {
         self.set_swap_thread_activity(SwapThreadActivity::AwaitsEnd(Arc::clone(space)));
     }
 
-    /// Reports that the hot swap waits until `spaces` spaces have drained their removed rings.
+    /// Reports that a hot swap waits until `spaces` spaces have drained the rings that the swap
+    /// removes.
     pub fn note_swap_awaits_draining(&self, spaces: usize) {
         if spaces > 0 {
             self.set_swap_thread_activity(SwapThreadActivity::AwaitsDraining(spaces));
@@ -178,7 +181,7 @@ impl StallState {
     }
 }
 
-/// The handle through which a replaying space reports to the detector.
+/// The handle through which a replaying space reports to the stall detector.
 #[derive(Clone, Debug)]
 pub struct StallProbe {
     stalls: Arc<StallDetector>,
@@ -188,7 +191,7 @@ pub struct StallProbe {
 }
 
 impl StallProbe {
-    /// Registers a space with the detector of its replay.
+    /// Registers a space with the stall detector of its replay.
     #[must_use]
     pub fn new(state: ReplayState, space: Arc<SpaceStatus>) -> Self {
         let ReplayState { stalls, byte, whole } = state;
@@ -277,8 +280,8 @@ impl StallProbe {
         }
     }
 
-    /// Begins a wait of the space, after reporting its earlier work as progress. `what` describes
-    /// the wait; `change` is true if the space waits for a hot swap.
+    /// Begins a wait of the space. First reports the space's earlier work as progress. `what`
+    /// describes the wait; `change` is true if the space waits for a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -286,8 +289,8 @@ impl StallProbe {
     }
 }
 
-/// The registration of a space with the detector. It is dropped after all other fields of the
-/// space, and reports the end of the space when dropped.
+/// The registration of a space with the stall detector of a replay. It is dropped after all other
+/// fields of the space, and reports the end of the space when dropped.
 #[derive(Debug)]
 pub struct StallRegistration(pub(crate) StallProbe);
 
@@ -299,7 +302,8 @@ impl Drop for StallRegistration {
     }
 }
 
-/// A wait of a space; `what` describes it. When dropped, it reports that the space is active.
+/// A wait of a replaying space, which the stall detector observes. Dropping this value reports that
+/// the space is active again. `what` describes the wait.
 #[derive(Debug)]
 pub struct StallWait {
     probe: StallProbe,
@@ -310,15 +314,16 @@ pub struct StallWait {
 }
 
 impl StallWait {
-    /// Begins a poll of the waiting space. Counts the polls since any space last made progress.
+    /// Begins a poll for the event for which the space waits. Counts the polls since any space last
+    /// made progress.
     pub fn begin_poll(&mut self) {
         let progress_count = self.probe.stalls.state().progress_count;
         self.polls = if self.progress_at_poll == progress_count { self.polls + 1 } else { 1 };
         self.progress_at_poll = progress_count;
     }
 
-    /// Registers a poll without a result. Returns the verdict if no further progress is possible;
-    /// otherwise returns `None`.
+    /// Registers a poll of the waiting space that found nothing. Returns the verdict of the stall
+    /// detector if no further progress is possible; otherwise returns `None`.
     pub fn report_fruitless_poll(&self) -> Option<String> {
         let mut state = self.probe.stalls.state();
         let Self { progress_at_poll, polls, change, .. } = *self;

@@ -24,7 +24,8 @@ use std::collections::HashMap;
 pub struct HotSwap {
     /// The new graph, with placeholders for kept nodes.
     pub assembly: Assembly,
-    /// Placeholders in the new graph, each with the identity of the kept node that it stands for.
+    /// Placeholder nodes in the new graph, each with the identity of the kept node that takes its
+    /// place.
     pub kept: Vec<(NodeId, NodeKey)>,
     /// New filters that take over the state of old filters, each with the identity of its node.
     pub renewed: Vec<(NodeKey, Filter)>,
@@ -35,7 +36,7 @@ pub struct HotSwap {
     pub intakes: Vec<Pool>,
     /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
-    /// Numbers of all nodes of the new plan, in any space of the path; empty if unknown.
+    /// Node numbers of all nodes of the new plan, in any space of the path; empty if unknown.
     pub live: Vec<usize>,
 }
 
@@ -81,9 +82,9 @@ impl Space {
         }
     }
 
-    /// Replaces filters, and transfers the state of the old filters to the new ones. Afterwards,
-    /// `renewed` contains the old filters. If any new filter rejects the state, all replacements
-    /// are undone.
+    /// Replaces filters of this space by those in `renewed`, and transfers the state of the old
+    /// filters to the new ones. Afterwards, `renewed` contains the old filters. If any new filter
+    /// rejects the state, all replacements are undone.
     pub fn replace_filters(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
         let keys = self.node_keys();
         for done in 0..renewed.len() {
@@ -129,8 +130,8 @@ impl Space {
         self.accounts.swaps += 1;
     }
 
-    /// Installs the new graph. `arrived` contains the nodes that have moved to this space from
-    /// others.
+    /// Installs the new graph of a hot swap in this space. `arrived` contains the nodes that have
+    /// moved to this space from others.
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, live, .. } = swap;
         self.processor = processor;
@@ -341,8 +342,9 @@ fn transfer_arc_counters(
     }
 }
 
-/// Replaces a filter and transfers all of its sessions. Afterwards, `filter` contains the old
-/// filter. On failure, all sessions are restored to the old filter.
+/// Replaces the filter of a node by `filter`, and transfers all sessions to it. Afterwards,
+/// `filter` contains the old filter. On failure, the node keeps the old filter with all of its
+/// sessions.
 fn replace_filter(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
     let holds = &mut node.holds;

@@ -36,7 +36,7 @@ pub enum TapEnd {
     ReaderLeft,
     /// The reader has read nothing for the contained time.
     ReaderStalled(Duration),
-    /// The backlog was full, and the policy is [`OverrunPolicy::End`].
+    /// The tap's backlog was full, and its policy is [`OverrunPolicy::End`].
     BacklogFull,
     /// There is no memory for the records that the reader has not read.
     NoMemory,
@@ -44,7 +44,7 @@ pub enum TapEnd {
     NodeMoved,
     /// The node moved into a kernel program that does not export its output.
     NotExported,
-    /// The path has ended.
+    /// The path to which the node belongs has ended.
     PathEnded,
     /// The path has ended, and there was no memory for the records that the reader had not read.
     UnreadRecordsLost,
@@ -109,9 +109,9 @@ pub struct TapStats {
 /// The position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
-    /// Sequence number of the tap's first block in the node's output.
+    /// Sequence number of the block at which the tap begins, in the output of the node.
     pub block: u64,
-    /// Number of blocks that were taken from the history.
+    /// Number of the tap's blocks that were taken from the node's history.
     pub past: u64,
     /// Age of the first block that was taken from the history, in nanoseconds; 0 if no block was
     /// taken from there.
@@ -131,7 +131,7 @@ pub struct Tap {
     ended: mpsc::Receiver<Option<Memfd>>,
 }
 
-/// The part of a tap that belongs to a space and sends records to the writing thread.
+/// The part of a tap in a space. It sends records to the thread that writes them.
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
@@ -144,9 +144,9 @@ pub struct TapFeed {
     pub(super) position: u64,
     /// Form of the records that the space sends to the tap's thread.
     pub(super) records: RecordForm,
-    /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
+    /// Classes of blocks that the tap sends; `None` for all blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
-    /// True if the kernel delivers the node's output, instead of the node in the space.
+    /// True if the kernel, not the node in the space, delivers the node's output to the tap.
     pub(super) in_kernel: bool,
 }
 
@@ -159,7 +159,7 @@ pub(super) enum RecordForm {
     Bytes,
     /// Blocks with their frames.
     Blocks,
-    /// Blocks with only the bytes in view.
+    /// Blocks with only their bytes in view, without the rest of their frames.
     Views,
 }
 
@@ -177,7 +177,7 @@ impl RecordForm {
 /// A message with records that a space sends to the tap's thread.
 #[derive(Debug)]
 pub(super) struct TapRecords {
-    /// Index of the replica that emitted the blocks of these records.
+    /// Index of the replica that emitted these records' blocks.
     pub(super) replica: usize,
     pub(super) bytes: Vec<u8>,
 }
@@ -208,9 +208,9 @@ pub(super) struct TapState {
     pub(super) cut: AtomicU64,
     pub(super) missing: Mutex<LossRanges>,
     pub(super) has_ended: AtomicBool,
-    /// True once the tap's handle is dropped.
+    /// True once the handle of the tap ([`Tap`]) is dropped.
     is_dropped: AtomicBool,
-    /// True once the tap's thread must finish without waiting for the reader
+    /// True once the tap's thread must finish its work without waiting for the reader
     /// ([`Tap::finish_without_waiting`]).
     pub(super) finishes: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
@@ -253,7 +253,7 @@ impl TapState {
         drop(held);
     }
 
-    /// Ends the tap, with `why` as the reason that users see. Does nothing if the tap has already
+    /// Ends the tap for the reason `why`, which users see. Does nothing if the tap has already
     /// ended.
     pub(super) fn end(&self, why: TapEnd) {
         self.end_reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);

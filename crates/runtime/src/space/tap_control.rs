@@ -54,8 +54,8 @@ impl Space {
     }
 
     /// Passes blocks that left a node in the kernel to the taps of that node, and ends the pass.
-    /// The source at node `at` has read the blocks in `room`; `tap` is the index of the tap at this
-    /// source. No counter of the path includes these blocks.
+    /// The source at node `at` has read the blocks, which are in `room`; `tap` is the index of the
+    /// tap at this source. No counter of the path includes these blocks.
     pub(super) fn feed_taps(
         &mut self,
         (at, intake, tap): (NodeId, usize, usize),

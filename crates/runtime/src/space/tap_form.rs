@@ -8,12 +8,12 @@ use endpoint::sink::json::JsonLines;
 use filter::Block;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum length, in bytes, of a message in a stream of bytes. A longer message is truncated and
-/// counted.
+/// Maximum length, in bytes, of a message that a tap gathers before it writes the message. A longer
+/// message is truncated and counted.
 pub const MESSAGE_MAX: usize = 1 << 20;
-/// Maximum total length, in bytes, of the messages that have begun but not ended.
+/// Maximum total length, in bytes, of the messages that a tap gathers at one time.
 const OPEN_MAX: usize = 64 << 20;
-/// Maximum number of messages that have begun but not ended.
+/// Maximum number of messages that a tap gathers at one time.
 const OPEN_MESSAGES_MAX: usize = 16 << 10;
 
 /// The form in which a tap writes blocks.
@@ -21,10 +21,11 @@ const OPEN_MESSAGES_MAX: usize = 16 << 10;
 pub enum TapForm {
     /// Frames, as a pcap capture.
     Capture,
-    /// The bytes in view. With a [`MessageGatherer`], only complete messages are written, in the
-    /// order in which they end; without one, every block is written at once.
+    /// The bytes in view. A [`MessageGatherer`] collects the bytes of each message until the
+    /// message is complete; complete messages are written in the order in which they end. Without a
+    /// gatherer, every block is written at once.
     Bytes(Option<MessageGatherer>),
-    /// A line of JSON for each block or for each message with a description.
+    /// A line of JSON for each block, or for each message that has a description.
     Json(Box<JsonLines>),
 }
 
@@ -32,8 +33,8 @@ pub enum TapForm {
 #[derive(Debug, Default)]
 pub(super) struct ConvertedRecords {
     pub(super) bytes: Vec<u8>,
-    /// End offsets of the records in the output. Empty for a capture, and if the output may be cut
-    /// anywhere.
+    /// End offsets of the records in the output. Empty for a capture, and also if the output may be
+    /// cut anywhere.
     ends: Vec<usize>,
     /// For a capture, the length in bytes of the pcap file header that precedes the records in this
     /// output, or 0 if the header was sent earlier; `None` for any other form.
@@ -92,7 +93,7 @@ impl TapForm {
 }
 
 impl ConvertedRecords {
-    /// Returns the first position, at or after `at`, at which a record ends; returns `at` if the
+    /// Returns the end of the first record that ends at or after offset `at`. Returns `at` if the
     /// output may be cut anywhere.
     pub(super) fn record_end(&self, at: usize) -> usize {
         match self.header {
@@ -103,7 +104,7 @@ impl ConvertedRecords {
     }
 }
 
-/// Calls `each` for every block in the records.
+/// Calls `each` for every block in the tap's records.
 fn for_each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
     while let Some((length, rest)) = records.split_first_chunk() {
         let length = u32::from_le_bytes(*length) as usize;
@@ -125,7 +126,8 @@ type MessageKey = (u32, u16, bool);
 #[derive(Debug, Default)]
 pub struct MessageGatherer {
     open: BTreeMap<MessageKey, OpenMessage>,
-    /// Keys in the order in which their messages began; a key whose message has ended may remain.
+    /// Keys of messages, in the order in which the messages began. The key of a message that has
+    /// ended may remain in this list.
     start_order: VecDeque<MessageKey>,
     length: usize,
     cut: u64,
@@ -138,7 +140,8 @@ struct OpenMessage {
     /// True if the last block added was a description. The next fragment may then also have the
     /// flag `BlockFlags::FIRST` without beginning another message.
     follows_description: bool,
-    /// True if bytes beyond [`MESSAGE_MAX`] were cut off, which is counted once.
+    /// True if bytes beyond [`MESSAGE_MAX`] were cut off the message. The message is then counted
+    /// once.
     is_cut: bool,
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-/// The writing end of the pipe, or the ring and the socket.
+/// The output of a tap: the writing end of its pipe, or its ring with the accompanying socket.
 #[derive(Debug)]
 pub(super) struct TapPipe {
     /// The tap's pipe, or the socket that accompanies its ring.
@@ -63,7 +63,7 @@ impl TapPipe {
         !ring.is_full()
     }
 
-    /// Frees the memory of a ring whose reader has taken all bytes.
+    /// Frees the memory of the ring, if there is a ring and its reader has taken all bytes.
     pub(super) fn free_if_empty(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.free_if_empty();

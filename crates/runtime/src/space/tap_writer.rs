@@ -25,9 +25,9 @@ pub(super) struct TapWriter {
     pub(super) shared: Arc<TapState>,
     /// True once the header of a capture has been sent.
     pub(super) header_sent: bool,
-    /// The form in which the tap writes blocks, for each replica of the node.
+    /// Form in which the tap writes blocks: one element, or one for each replica of the node.
     pub(super) forms: Vec<TapForm>,
-    /// File with the records that do not fit into the pipe; `None` while the tap waits for its
+    /// File for the records that do not fit into the pipe; `None` while the tap waits for its
     /// reader.
     pub(super) overflow: Option<File>,
     /// Sender of the file with the records that do not fit into the pipe; dropping it reports the
@@ -48,7 +48,7 @@ impl TapWriter {
         let _ = self.result_sender.send(rest);
     }
 
-    /// Writes records until the tap ends.
+    /// Writes records to the reader of the tap until the tap ends.
     fn write_all(&mut self, receiver: &mpsc::Receiver<TapRecords>) {
         loop {
             match receiver.recv_timeout(END_POLL_INTERVAL) {
@@ -73,7 +73,7 @@ impl TapWriter {
         }
     }
 
-    /// Returns true if no further records will arrive.
+    /// Returns true if the tap receives no further records, because it has ended or must finish.
     fn is_over(&self) -> bool {
         self.shared.has_ended() || self.finishes()
     }

@@ -38,7 +38,7 @@ impl TapFeed {
         frames
     }
 
-    /// Counts `count` blocks as skipped by the tap, because they were lost before they reached it.
+    /// Counts `count` blocks as skipped by the tap, because they were lost on their way to the tap.
     /// Advances the tap's position past these blocks.
     fn skip(&mut self, count: u64) {
         self.count_skipped_blocks(self.position, count);
@@ -68,14 +68,15 @@ impl TapFeed {
         true
     }
 
-    /// Returns the lanes whose blocks are sent. `wanted` contains the lanes that at least one arc
-    /// accepts.
+    /// Returns the lanes whose blocks the tap sends: those with one of the tap's classes or, if the
+    /// tap has no classes, those in `wanted`, which at least one arc accepts.
     fn select(&self, batch: &Batch<'_>, wanted: LaneMask) -> LaneMask {
         self.classes.as_ref().map_or(wanted, |classes| classes.select(batch))
     }
 
-    /// Sends the blocks in the lanes of `which`. If the backlog is full, skips these blocks or ends
-    /// the tap, depending on the tap's policy. Returns false if the tap has ended.
+    /// Sends the blocks in the lanes of `which` to the tap's thread. If the backlog is full, skips
+    /// these blocks or ends the tap, depending on the tap's policy. Returns false if the tap has
+    /// ended.
     fn send_frames(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
         if self.shared.has_ended() {
             return false;
@@ -121,8 +122,8 @@ impl TapFeed {
         true
     }
 
-    /// Returns true if a frame has the link type of the capture. The first frame determines this
-    /// link type; for it, sends the file header that precedes the records of all replicas.
+    /// Returns true if a frame has the same link type as the first frame of the capture. If it is
+    /// the first frame, also sends the file header, which precedes the records of all replicas.
     fn accept_link_type(&self, kept: FrameHeader) -> bool {
         let first = self.shared.first.get_or_init(|| {
             self.send_records(history::file_header(kept.link).to_vec());
@@ -165,8 +166,8 @@ impl Taps {
             .collect()
     }
 
-    /// Freezes the history of a node's output until the time `until` ([`History::freeze`]). Returns
-    /// false if the node has no history.
+    /// Freezes the history of a node's output until the time `until`, so that no stored frame is
+    /// evicted ([`History::freeze`]). Returns false if the node has no history.
     pub fn freeze(&mut self, node: usize, until: Time) -> bool {
         let mut found = self.histories.iter_mut().filter(|(known, _)| *known == node);
         found.next().is_some_and(|(_, history)| {
@@ -248,8 +249,8 @@ impl Taps {
         });
     }
 
-    /// Ends the taps and drops the histories of nodes for which `is_here` is false. Forgets taps
-    /// that have already ended.
+    /// Ends the taps and drops the histories of nodes for which `is_here` returns false. Also
+    /// removes taps that have already ended.
     pub fn retain(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.has_ended();

@@ -60,7 +60,7 @@ impl Source for NumberSource {
     }
 }
 
-/// A sink that stores the numbers and classes that it receives.
+/// A sink that stores the number and the class of each block.
 struct Collector(Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Sink for Collector {
@@ -79,7 +79,7 @@ fn block_number(block: &Block<'_>) -> u32 {
     u32::from_be_bytes(block.bytes().try_into().expect("four bytes"))
 }
 
-/// A classifier that gives class 1 to multiples of a number.
+/// A classifier that gives class 1 to multiples of a number, and class 0 to all other blocks.
 struct MultipleClassifier(u32);
 
 impl Classify for MultipleClassifier {
@@ -177,8 +177,8 @@ fn assert_balanced(results: &[SpaceResults]) -> Ledger {
     ledger
 }
 
-/// Runs `numbers | GRAPH | sink`, where `build` creates the graph. Returns the numbers and classes
-/// at the sink, and the results of the space.
+/// Runs `numbers | GRAPH | sink`, where the function `build` creates GRAPH. Returns the number and
+/// the class of each block at the sink, and the results of the space.
 fn run_graph(
     end: u32,
     batch: usize,

@@ -15,15 +15,15 @@ use filter::Time;
 /// time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NextSource {
-    /// Index among the inputs of the space.
+    /// Index of the source among the inputs of the space.
     input: usize,
-    /// Latest time up to which blocks may be taken before the next block of another source is due.
+    /// Time up to which this source's blocks may be taken, because another source is then due.
     until: Time,
 }
 
 impl Space {
-    /// Returns the source that provides the next blocks, or `None` if fewer than two sources are
-    /// merged by time or if the path is stopped.
+    /// Returns the source that supplies the next blocks in time order, or `None` if fewer than two
+    /// sources are merged by time or if the path is stopped.
     pub(super) fn next_source(&self) -> Option<NextSource> {
         if self.inputs.list.len() < 2 || self.ports.control.is_stopped() {
             return None;
@@ -68,10 +68,10 @@ fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
     }
 }
 
-/// Returns the first of several sources in time order, or `None` if fewer than two are in time
-/// order. If the next blocks of several sources have the same time, the source that precedes the
-/// others in the request is first. A source whose next block is unknown precedes all others, but
-/// may only emit blocks of time 0.
+/// Returns the source with the earliest next block, among the sources that are merged by time.
+/// Returns `None` if there are fewer than two such sources. If the next blocks of several sources
+/// have the same time, chooses the source that comes first in the request. A source whose next
+/// block is unknown precedes all others, but may only emit blocks of time 0.
 fn earliest_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
     let mut first: Option<(Time, usize)> = None;
     let mut until = Time::MAX;

@@ -38,35 +38,35 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) now: Time,
     pub(super) waiting: Vec<WaitingBatch<'a>>,
     pub(super) on_back_edges: Vec<(WaitingBatch<'a>, u8)>,
-    /// Batches at editing filters that are deferred until the walk pauses.
+    /// Batches that wait at editing filters until the walk pauses.
     pub(super) deferred: Vec<DeferredEdit>,
-    /// Sequence number for the first block of the next fork.
+    /// Sequence number that the next fork assigns to its first block.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
     /// True if the walk has an observer. Observers are not set or removed during a walk.
     observed: bool,
 }
 
-/// A batch that waits on an arc.
+/// A batch that waits on an arc, which leads to a join or is a back edge.
 pub(super) struct WaitingBatch<'a> {
     pub(super) from: NodeId,
     pub(super) arc: usize,
     pub(super) batch: Batch<'a>,
 }
 
-/// A batch that has arrived at the end of an arc.
+/// The arrival of a batch at the end of an arc.
 struct Arrival {
     to: NodeId,
-    /// Index of the followed arc among the incoming arcs of the node at its end.
+    /// Index of the arc among the incoming arcs of the node at its end.
     branch: usize,
     amount: Amount,
 }
 
 /// The result of running a node on a batch.
 pub(super) enum RunResult<'a> {
-    /// The batch itself continues, with the lanes that are still live.
+    /// The batch continues, with the lanes that are still live.
     Unchanged,
-    /// The contained blocks, which the node has emitted, continue instead of the batch.
+    /// The contained blocks continue instead of the batch. The node has emitted them.
     Replaced(Output<'a>),
     /// No blocks continue, because the node has dropped, held or passed on all of them.
     Ended,
@@ -143,8 +143,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs an operand of a Boolean section on a batch. Afterwards, the class of each live lane is
-    /// the operand's answer; unanswered lanes stay live. If the path has failed, no lane is live.
+    /// Runs an operand of a Boolean section on a batch. Afterwards, each live lane has the class
+    /// that the operand answered; unanswered lanes stay live, with class 0. If the path has failed,
+    /// no lane is live.
     pub(super) fn run_operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
@@ -211,8 +212,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Continues the walk until no batch waits at a join or on a back edge, except downstream of a
-    /// deferred edit.
+    /// Continues the walk with the batches that wait at joins and on back edges. Returns when no
+    /// such batch is left, or when a deferred edit must be made first.
     pub(super) fn walk_waiting_batches(&mut self) {
         loop {
             let next =
@@ -270,8 +271,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Runs a node on an arriving batch, and continues the walk until no blocks continue or all of
-    /// them wait.
+    /// Runs a node on an arriving batch. Then continues the walk from this node, until no blocks
+    /// continue or all of them wait.
     fn enter_node(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
@@ -290,7 +291,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs a node and calls the observers. If the node edits blocks, instead defers the batch.
+    /// Runs a node on a batch, and calls the observers before and after the run. If the node is an
+    /// editing filter, defers the batch instead of running the node.
     #[inline]
     fn run_observed_node(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
         if self.observed {
@@ -305,8 +307,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         ran
     }
 
-    /// Calls a node once for all live lanes. If the path has failed, only counts the blocks as
-    /// failed.
+    /// Calls a node once for all live lanes of a batch. If the path has failed, only counts the
+    /// blocks as failed.
     pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         if self.pass.failure.is_some() {
             let lost = batch.amount(batch.live());

@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Default)]
 pub struct WriterPort {
     pub(super) writers: Vec<WriterSource>,
-    /// Amount that writers had written when they ended.
+    /// Amount written by those writers that have ended.
     ended: Amount,
     /// Losses of writers that have ended, by reason.
     lost: Vec<(DropReason, Amount)>,

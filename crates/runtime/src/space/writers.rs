@@ -63,7 +63,7 @@ impl Space {
         self.has_writers = self.graph.nodes.iter().any(open);
     }
 
-    /// Returns the descriptors that become readable when a writer writes.
+    /// Returns descriptors that become readable when a writer has written, one per writer.
     pub(super) fn writer_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ports = self.graph.nodes.iter().filter_map(|node| node.writers.as_ref());
         ports.flat_map(|port| port.writers.iter().filter_map(|writer| writer.descriptor()))
@@ -84,7 +84,7 @@ impl Space {
         self.update_has_writers();
     }
 
-    /// Stops the writers of a node that will be removed, and passes all blocks that they have
+    /// Stops the writers of a node that a hot swap removes, and passes all blocks that they have
     /// written through the graph. Bytes for which there is no memory, because held blocks and rings
     /// occupy it, count as lost.
     pub(super) fn end_writers(&mut self, at: NodeId) {

@@ -212,7 +212,8 @@ fn close_descriptor(fd: c_int) {
     retire::close(fd);
 }
 
-/// Turns the edge of a descriptor into a pipe.
+/// Turns the edge that ends at a descriptor into a plain pipe. Does nothing if the descriptor is
+/// not an end of an edge.
 fn retire_edge(fd: c_int) {
     if let Some(shared_edge) = ends::find(fd) {
         retire::edge(shared_edge, RetireReason::Query);
@@ -248,7 +249,7 @@ fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
     }
 }
 
-/// Returns `EINVAL` if a splicing call on these descriptors must fail, because one of them is an
+/// Returns `EINVAL` if splicing from or to these descriptors must fail, because one of them is an
 /// end of an edge that may have a ring. Returns `None` otherwise. First updates the kernel's
 /// positions in files among the descriptors, which lazy reads do not advance.
 fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {

@@ -31,7 +31,7 @@ static TRAMPOLINE_TARGETS: [(Symbol, RetireReason); 14] = [
     (Symbol::new(c"fexecve", &[]), RetireReason::Exec),
 ];
 
-/// Turns the edges into pipes and returns the jump target of trampoline number `which`.
+/// Turns all edges into pipes. Returns the address to which trampoline number `which` jumps.
 extern "C" fn prepare(which: usize) -> *const c_void {
     let Some((symbol, why)) = TRAMPOLINE_TARGETS.get(which) else {
         return missing_function as *const c_void;

@@ -130,7 +130,7 @@ fn request_text(source: &str, interface: &str, settings: &CaptureSettings) -> St
     text
 }
 
-/// Quotes a word of a request.
+/// Quotes a word for use in the text of a request.
 fn quote(word: &str) -> String {
     let mut quoted = String::with_capacity(word.len() + 2);
     quoted.push('"');

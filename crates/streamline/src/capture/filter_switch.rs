@@ -29,7 +29,7 @@ pub struct CaptureFilter {
 pub struct PreparedFilter {
     filter: CaptureFilter,
     successors: Vec<DirectSuccessor>,
-    /// Value of [`Capture::changes`] at the time when the programs were loaded.
+    /// Value of [`Capture::changes`] when the programs of this filter were loaded.
     changes: u64,
 }
 
@@ -101,8 +101,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Removes the directions that have ended and whose frames have all been read. Their numbers of
-    /// lost frames remain in the counts of the capture.
+    /// Removes the directions of interfaces whose capture has ended and whose frames have all been
+    /// read. Their numbers of lost frames remain in the counts of the capture.
     pub(super) fn forget_ended_directions(&mut self) {
         let mut lost = 0;
         self.directions.retain_mut(|direction| {

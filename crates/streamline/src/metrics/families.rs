@@ -5,7 +5,7 @@ use crate::figures::{PathFigures, PathState};
 use member::protocol::{Amount, Edge, Filter, Loss};
 use runtime::ledger::NodeName;
 
-/// Returns all families with the series of these paths.
+/// Returns all metric families, with the series of the given paths.
 #[must_use]
 pub fn metric_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     let mut all = path_families(paths);
@@ -188,7 +188,8 @@ fn filter_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     counts.into_iter().map(|(family, _)| family).chain([busy, dropped]).collect()
 }
 
-/// A family of ring metrics: name, kind, help text, and the function that computes a ring's value.
+/// A family of metrics about rings: its name, kind and help text, and the function that computes
+/// the value for a ring.
 type RingFamily = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
 
 /// Families of ring counters.

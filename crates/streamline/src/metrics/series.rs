@@ -62,7 +62,7 @@ pub struct MetricFamily {
     pub kind: SeriesKind,
     /// Description without a final full stop.
     pub help: &'static str,
-    /// Series, in the order of the paths and their nodes.
+    /// Series of the metric, in the order of the paths and their nodes.
     pub series: Vec<(Labels, Value)>,
     /// Map from the labels of a series to its index in `series`.
     indices: HashMap<Labels, usize>,

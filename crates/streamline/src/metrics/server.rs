@@ -49,7 +49,8 @@ pub struct Server {
 /// A failure to start a server on an address or socket.
 #[derive(Debug)]
 pub struct ServerError {
-    /// The URL of the address, or `unix:` and the path of the socket.
+    /// The place at which the server could not start: the URL of the address, or `unix:` and the
+    /// path of the socket.
     pub place: String,
     /// The reason for the failure.
     pub error: io::Error,

@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A destination of metrics.
+/// A destination to which metrics are published.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// An address on which `GET /metrics` is answered.
     Address(SocketAddr),
     /// A Unix socket on which `GET /metrics` is answered.
     Socket(PathBuf),
-    /// A file, which is replaced at intervals.
+    /// A file that is replaced with new metrics at intervals.
     File(PathBuf),
 }
 

@@ -13,7 +13,7 @@ use pipeline::quoted_word;
 pub struct NewFilter {
     /// Name of the filter in the catalog.
     pub name: String,
-    /// The filter in the syntax of a request.
+    /// The filter and its arguments in the syntax of a request.
     pub text: String,
     /// True if the filter can begin a path.
     pub is_source: bool,

@@ -1,4 +1,4 @@
-//! Rates and losses of a path, computed from samples of its counters.
+//! Computation of a path's rates and losses from samples of its counters.
 
 use super::{Amount, Counters, PathUpdate, Totals};
 use member::protocol::{Edge, sum_lost_blocks};
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// Blocks and bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
-    /// Blocks per second.
+    /// Number of blocks per second.
     pub blocks: f64,
-    /// Bytes per second.
+    /// Number of bytes per second.
     pub bytes: f64,
 }
 
@@ -41,15 +41,16 @@ pub fn total_source_output(counters: &Counters) -> Amount {
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
 }
 
-/// Returns a path's running time, the total output of its sources, and its number of lost blocks.
+/// Computes a path's totals: its running time, the total output of its sources, and its number of
+/// lost blocks.
 #[must_use]
 pub fn path_totals(counters: &Counters) -> Totals {
     let (given, lost) = (total_source_output(counters), counters.lost_blocks());
     Totals { elapsed_ns: counters.elapsed_ns, given, lost }
 }
 
-/// Returns the totals in an update, or the sums of the update's counters if it has no totals.
-/// Returns `None` if it contains neither.
+/// Returns the totals in an update of a path, or computes them from the update's counters if it has
+/// no totals. Returns `None` if it contains neither.
 #[must_use]
 pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
     update.totals.or_else(|| update.counters.as_ref().map(path_totals))

@@ -8,7 +8,7 @@ use pipeline::graph::{Edge, NodeId, Use};
 use runtime::ledger::NodeEntry;
 use std::fmt::Write as _;
 
-/// Maximum number of reasons listed for one node.
+/// Maximum number of reasons that the explanation lists for one node.
 const LISTED_REASONS_MAX: usize = 4;
 
 impl Report<'_> {
@@ -46,7 +46,7 @@ impl Report<'_> {
         }
     }
 
-    /// Explains why no block entered `edge`, by the fate of the blocks that reached the node at
+    /// Explains why no block entered `edge`: states the fate of the blocks that reached the node at
     /// which the edge begins.
     fn explain_unused_edge(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));

@@ -23,7 +23,7 @@ pub type Object = Box<RawValue>;
 
 /// A value that can be a field of an [`Object`].
 pub trait Field {
-    /// Returns the value as JSON.
+    /// Returns this value as JSON text.
     fn json(&self) -> String;
 }
 

@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 
 pub use json::{Object, refusals_json, to_json_line as json_line, to_object};
 
-/// The format of a report.
+/// The output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Text for users.

@@ -36,8 +36,8 @@ pub(super) fn format_ledger(report: &Report<'_>) -> String {
     out
 }
 
-/// A column of the filter table: its title, and a function that returns the number in this column
-/// for a filter.
+/// A column of the report's filter table: its title, and a function that returns the number in this
+/// column for a filter.
 type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 
 /// Columns for a filter's input: blocks received and blocks created. Their sum equals the sum of

@@ -31,9 +31,9 @@ use sys::poll::PollSet;
 
 /// Argument with which a program runs as a worker.
 pub(super) const WORKER_SUBCOMMAND: &str = "serve-engine";
-/// Maximum time to wait for counters, as in `member::worker`.
+/// Maximum time to wait until the spaces report their counters; the same as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum time to wait for a change, as in `member::worker`.
+/// Maximum time to wait until a change of the request is complete; the same as in `member::worker`.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs as a worker if this process was started as a worker; returns `None` otherwise.

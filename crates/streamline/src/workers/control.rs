@@ -36,7 +36,7 @@ const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct LatestCounts {
     /// The last counts from the worker; `None` if it has sent none.
     pub(super) counts: Option<Outcome>,
-    /// True if the worker died without sending its final counts.
+    /// True if the worker died before it sent its final counts.
     pub(super) killed: bool,
     /// True if the worker's sources had received nothing when the run started, as reported in
     /// [`Message::RunStarted`](super::message::Message::RunStarted).
@@ -55,13 +55,14 @@ impl LatestCounts {
     }
 }
 
-/// Control of all workers of a path as if they were one process: their counts and their changes.
+/// A handle that controls all workers of a path as if they were one process: it reads their counts
+/// and changes their requests.
 #[derive(Debug)]
 pub(crate) struct GroupControl {
-    /// Latest counts, by worker.
+    /// Latest counters from each worker, by worker.
     counted: Mutex<Vec<LatestCounts>>,
     running: Mutex<RunningRequests>,
-    /// Name and process id, by worker.
+    /// Name and process id of each worker, by worker index.
     processes: Vec<(String, u32)>,
     options: Options,
 }
@@ -74,7 +75,7 @@ struct RunningRequests {
     answers: Receiver<Answer>,
     /// Number of changes sent to workers so far, from which each change gets its number.
     changes: u64,
-    /// Requests of all workers.
+    /// Texts of the requests that the workers run, by worker.
     lines: Vec<String>,
     /// Graph of the first worker's request.
     graph: Graph,
@@ -96,7 +97,7 @@ impl GroupControl {
         Self { counted: Mutex::default(), running, processes, options }
     }
 
-    /// Replaces the latest counts of all workers.
+    /// Replaces the latest block counts of all workers by `counted`.
     pub(super) fn replace_latest_counts(&self, counted: Vec<LatestCounts>) {
         *lock(&self.counted) = counted;
     }
@@ -127,7 +128,7 @@ impl RunningRequests {
 enum ChangeError {
     /// The worker has refused the change, or has ended.
     Refused(String),
-    /// The worker has not replied; it may apply the change later.
+    /// The worker has not replied in time; it may still apply the change.
     Silent(String),
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 /// The task of a worker: its request, processor and settings.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Assignment {
-    /// Request of the worker.
+    /// Text of the request that the worker runs.
     pub(super) text: String,
     /// Number of the worker, counted from 1.
     pub(super) number: u32,
@@ -31,7 +31,7 @@ pub(super) struct Assignment {
 pub(super) enum Command {
     /// Runs the request. Sent once all workers are ready.
     Go,
-    /// Ends the sources and lets the path drain.
+    /// Ends the sources and lets the path drain its blocks.
     Stop,
     /// Requests the current counters; the reply is [`Message::Counted`].
     Count,

@@ -11,6 +11,6 @@ pub struct WorkerRun {
     pub process: u32,
     /// Number of the processor on which the worker ran.
     pub processor: usize,
-    /// Outcome of the worker.
+    /// Outcome of the worker's run.
     pub outcome: Outcome,
 }

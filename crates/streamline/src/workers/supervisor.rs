@@ -26,8 +26,8 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counters, in ns. A worker that has not replied to the last of
-/// these requests gets no new one.
+/// Interval, in ns, at which the parent requests counters from the workers. A worker that has not
+/// replied to the last of these requests gets no new one.
 const COUNT_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum time to wait for a process to exit after it has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,13 +43,13 @@ struct Worker {
     commands: UnixStream,
     /// The last counts from the worker; `None` if it has sent none.
     counts: Option<Outcome>,
-    /// Request that the worker ran last, or `None` until the worker has sent its final counts.
+    /// Request that the worker ran last; `None` until the worker has sent its final counts.
     line: Option<String>,
     /// True if the worker's sources had received nothing when all workers were ready.
     quiet: bool,
     /// True while the worker has not replied to the last [`Command::Count`].
     count_pending: bool,
-    /// True once the worker has closed its socket.
+    /// True once the worker has closed its end of the socket to the supervisor.
     gone: bool,
 }
 
@@ -61,9 +61,9 @@ pub(crate) struct Supervisor {
     /// closed its socket.
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
-    /// Doorbell that is notified when a message arrives.
+    /// Doorbell that is notified when a message from a worker arrives.
     arrived: Arc<EventFd>,
-    /// Control of all workers as one path, or `None` until it is created.
+    /// Handle that controls all workers as one path, or `None` until it is created.
     control: Option<Arc<GroupControl>>,
     /// Sending end of the channel that passes the workers' replies to changes to [`GroupControl`];
     /// `None` until the control is created.
@@ -72,7 +72,7 @@ pub(crate) struct Supervisor {
     options: Options,
 }
 
-/// The results of all workers.
+/// The results of a run in worker processes.
 pub(crate) struct RunResult {
     pub(crate) plan: Plan,
     pub(crate) outcome: Outcome,

@@ -24,7 +24,7 @@ pub struct Chain {
     pub members: Vec<ChainMember>,
 }
 
-/// A program in a chain.
+/// A program in the chain of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainMember {
     /// Program id.
@@ -45,7 +45,8 @@ pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
     query_chain_members(interface, tcx_attach_type(side), &target)
 }
 
-/// Returns the chain of a cgroup. `group` is a descriptor of its cgroup v2 directory.
+/// Returns the chain of programs of a cgroup for one direction. `group` is a descriptor of the
+/// cgroup's v2 directory.
 pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
     let target = format!("cgroup {side:?}").to_lowercase();
     query_chain_members(

@@ -10,7 +10,7 @@ use crate::error::Result;
 pub enum ObjectKind {
     /// Programs that are loaded in the kernel.
     Programs,
-    /// Maps that programs and processes share.
+    /// BPF maps, which programs and processes share.
     Maps,
     /// Links, which attach programs to hooks.
     Links,

@@ -23,7 +23,7 @@ pub struct Link {
     target: String,
 }
 
-/// The component that runs an XDP program.
+/// The place at which the kernel runs an XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// The network stack, after the packet has become an skb; works with every device.
@@ -85,7 +85,7 @@ pub struct LinkInfo {
     pub id: u32,
     /// Program id.
     pub program: u32,
-    /// The attachment point of the program.
+    /// The point to which the link attaches the program.
     pub target: LinkTarget,
 }
 

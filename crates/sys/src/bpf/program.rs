@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use super::{Attributes, Btf, LoadError, command, encode_object_name, open_object};
 use crate::error::{Error, Result};
 
-/// Sizes in bytes of the buffer for the verifier's log, in the order in which they are tried. A log
-/// can be megabytes long.
+/// Sizes in bytes of the verifier's log buffer, in the order in which they are tried. A log can be
+/// megabytes long.
 const LOG_BUFFER_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
@@ -101,14 +101,15 @@ pub struct LoadParameters<'a> {
     pub source: Option<SourceInfo<'a>>,
     /// License of the program, declared to the kernel.
     pub license: License,
-    /// Level of detail of the verifier's log, which is produced if the kernel rejects the program.
+    /// Level of detail of the verifier's log. The log is produced only if the kernel rejects the
+    /// program.
     pub detail: LogLevel,
 }
 
 /// Functions and source lines of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceInfo<'a> {
-    /// Types and strings to which `functions` and `lines` refer.
+    /// Type information with the types and strings to which `functions` and `lines` refer.
     pub btf: &'a Btf,
     /// Functions of the program, ordered by first instruction. Required for timer callbacks.
     pub functions: &'a [FunctionInfo],

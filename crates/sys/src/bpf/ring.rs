@@ -32,8 +32,8 @@ pub mod region_offset {
     pub const WRITING: u32 = 40;
     /// Offset of the counts of pointers ever written, one count per sink (u64 each).
     pub const HEADS: u32 = 64;
-    /// Offset of the writer's private words, which fill the rest of the page after the last sink's
-    /// head.
+    /// Offset of the words that are private to the writer. They fill the rest of the page after the
+    /// heads of all sinks.
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
     /// Offset of the pointers of the first sink.
     pub const POINTERS: u32 = 4096;
@@ -72,7 +72,7 @@ pub const SINKS_MAX: u32 = 32;
 /// Sizes and counts that determine the memory layout of a program's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingsLayout {
-    /// Number of possible CPUs; each CPU has a region.
+    /// Creates an error for the call `call` on `target`, with the error number `errno`.
     pub cpus: u32,
     /// Number of sinks, each with its own pointers; 0 in rings that hold only records.
     pub sinks: u32,
@@ -109,13 +109,13 @@ impl RingsLayout {
         (self.records_offset() + self.bytes + tail).next_multiple_of(4096)
     }
 
-    /// Returns the layout of rings that hold the records described by `self`, but no pointers.
+    /// Returns the same layout without pointers, for rings that hold only records.
     #[must_use]
     pub const fn records_only(self) -> Self {
         Self { sinks: 0, ..self }
     }
 
-    /// Returns the layout of rings that hold the pointers described by `self`, but no records.
+    /// Returns the same layout without records, for rings that hold only pointers.
     #[must_use]
     pub const fn pointers_only(self) -> Self {
         Self { bytes: 0, ..self }
@@ -293,7 +293,7 @@ impl<'a> CpuRing<'a> {
         self.records_control_word(region_offset::RESERVED)
     }
 
-    /// Returns the position up to which records are complete.
+    /// Returns the position up to which the records in the ring are complete.
     #[must_use]
     pub fn committed_position(&self) -> u64 {
         self.records_control_word(region_offset::COMMITTED)

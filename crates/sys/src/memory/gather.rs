@@ -102,8 +102,8 @@ impl<'a> GatherWrite<'a> {
         (done, Ok(()))
     }
 
-    /// Removes the first `written` bytes from the list, counted from the start of the range with
-    /// index `first`. Returns the number of ranges that have now been written completely.
+    /// Removes the first `written` bytes from the list, counted from the range with index `first`.
+    /// Returns the number of ranges that have now been written completely.
     fn remove_written_bytes(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {

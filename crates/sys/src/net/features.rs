@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 /// NLMSG_ERROR: netlink message type of a reply with an error code.
 const ERROR: u16 = 2;
-/// NLM_F_REQUEST: netlink flag of a request.
+/// NLM_F_REQUEST: netlink flag that marks a message as a request.
 const REQUEST: u16 = 1;
 /// GENL_ID_CTRL: message type of the generic netlink controller.
 const GENL_ID_CTRL: u16 = 16;

@@ -5,7 +5,7 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bit of the group RTNLGRP_LINK in a netlink address.
+/// Bit of a netlink address that stands for the multicast group RTNLGRP_LINK.
 const RTMGRP_LINK: u32 = 1;
 
 /// A socket that is readable after an interface has appeared, changed or disappeared.

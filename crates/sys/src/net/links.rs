@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Name of the system call in errors.
 pub(super) const CALL: &str = "netlink";
-/// Timeout for a reply. The kernel replies at once, so the timeout matters only in case of a bug.
+/// Maximum time to wait for a reply of the kernel. The kernel replies at once, so the timeout
+/// matters only in case of a bug.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Size of the receive buffer in bytes; a dump arrives in datagrams of at most this size, with
 /// about 2 KB per interface.
@@ -219,7 +220,7 @@ pub(super) fn exchange_request(
     }
 }
 
-/// Replies received so far to one request.
+/// The replies received so far to one request for interfaces.
 #[derive(Debug, Default)]
 struct Replies {
     sequence: u32,

@@ -117,7 +117,7 @@ pub struct Counters {
     /// Frames received with an error. The sum includes at least some of the more specific receive
     /// errors.
     pub rx_errors: u64,
-    /// Frames that could not be sent because of an error.
+    /// Number of frames that could not be sent because of an error.
     pub tx_errors: u64,
     /// Received frames dropped by the driver, or by the kernel for lack of buffers.
     pub rx_dropped: u64,

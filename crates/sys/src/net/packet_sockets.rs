@@ -12,7 +12,8 @@ pub struct PacketSocketInfo {
     pub interface: u32,
     /// Socket type: 3 for frames with the link-layer header, 2 for frames without.
     pub kind: u32,
-    /// Protocol (ETH_P_*). 3 means all protocols; with protocol 0 the socket receives nothing.
+    /// Protocol of the frames that the socket receives (ETH_P_*). 3 means all protocols; with
+    /// protocol 0 the socket receives nothing.
     pub protocol: u16,
     /// User id of the socket's creator.
     pub uid: u32,

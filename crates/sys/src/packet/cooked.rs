@@ -47,7 +47,7 @@ pub struct CookedPacket {
     pub protocol: u16,
     /// Link-layer address of the sender, padded with zeros.
     pub sender: [u8; 8],
-    /// Length of the sender's address in bytes.
+    /// Length of the sender's link-layer address in bytes.
     pub sender_length: u8,
     /// VLAN tag that the kernel has removed from the packet; `None` if there was none.
     pub vlan: Option<VlanTag>,

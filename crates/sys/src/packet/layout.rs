@@ -154,7 +154,7 @@ impl VlanTag {
 pub struct PacketStatus(pub u32);
 
 impl PacketStatus {
-    /// Returns true if frames were dropped after the last read of the statistics.
+    /// Returns true if the kernel dropped frames after the last read of the socket's statistics.
     #[must_use]
     pub const fn is_losing(self) -> bool {
         self.0 & TP_STATUS_LOSING != 0

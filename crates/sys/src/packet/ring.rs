@@ -66,7 +66,7 @@ impl PacketRingParameters {
     }
 }
 
-/// Counters of the frames that passed the filter since the ring was created.
+/// Counters of the frames that have passed the socket's filter since the ring was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingStatistics {
     /// Number of frames that passed the filter, including dropped ones.
@@ -88,8 +88,8 @@ pub struct PacketRing {
     totals: Mutex<Totals>,
 }
 
-/// Running totals of the kernel's counters. The kernel's counters have 32 bits, and reading resets
-/// some of them.
+/// Running totals of the socket's counters. The kernel's own counters have 32 bits, and reading
+/// resets some of them.
 #[derive(Debug, Default)]
 struct Totals {
     ring: RingStatistics,
@@ -101,32 +101,32 @@ struct Totals {
 /// A run of consecutive dropped frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// Number of segments that the kernel filled before it dropped these frames.
+    /// Number of segments that the kernel had filled when it dropped these frames.
     pub behind: u64,
     /// Number of consecutive frames that the kernel dropped.
     pub drops: u64,
 }
 
-/// The gaps of a ring, each with its position. The kernel drops frames only while this process owns
-/// the segment to be filled next. Until that segment is returned, all drops therefore have the same
-/// position.
+/// The gaps of a ring, in which frames were dropped, each with its position. The kernel drops
+/// frames only while this process owns the segment to be filled next. Until that segment is
+/// returned, all drops therefore have the same position.
 #[derive(Debug, Default)]
 struct Gaps {
     /// Gaps, oldest first, that [`PacketRing::take_gap`] has not returned yet.
     known: VecDeque<Gap>,
-    /// Number of dropped frames already assigned to a gap.
+    /// Number of dropped frames that have already been assigned to a gap.
     counted: u64,
-    /// Number of segments, counted since the creation of the ring, that precede the first segment
-    /// that this process still owns.
+    /// Number of segments before the first segment that this process still owns, counted since the
+    /// creation of the ring.
     passed: u64,
-    /// For each slot, true if its segment has been returned while this process still owns an
-    /// earlier segment.
+    /// For each slot, true if this process has returned its segment while it still owns an earlier
+    /// segment.
     ahead: Vec<bool>,
 }
 
 impl Gaps {
-    /// Records that `drops` frames have been dropped in total, at a time when all segments are
-    /// filled.
+    /// Assigns new drops to a gap, at a time when all segments are filled. `drops` is the total
+    /// number of frames that have been dropped so far.
     fn assign_drops_to_gap(&mut self, drops: u64, segments: usize) {
         let new = drops.saturating_sub(self.counted);
         if new == 0 {
@@ -145,8 +145,8 @@ impl Gaps {
         }
     }
 
-    /// Returns the slot that is filled last when all segments are filled, and true if its segment
-    /// has been returned.
+    /// Returns the slot that the kernel fills last when the ring becomes full, and true if this
+    /// process has returned the slot's segment.
     fn last_filled_slot(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub struct Symbol {
     name: &'static CStr,
-    /// The libraries to search if no later library in the loader's order has the symbol.
+    /// Libraries that are searched if no later library in the loader's order has the symbol.
     libraries: &'static [&'static CStr],
     address: AtomicPtr<c_void>,
 }
@@ -63,9 +63,9 @@ macro_rules! next_function {
     }};
 }
 
-/// Defines an exported function that runs a hook before the function of the C library. If the hook
-/// returns an error number, the call fails with that number; otherwise the arguments are passed on
-/// unchanged. A second hook, `after`, runs after the function.
+/// Defines an exported function that runs a hook before the C library's function of the same name.
+/// If the hook returns an error number, the call fails with that number; otherwise the arguments
+/// are passed on unchanged. A second, optional hook, `after`, runs after the function.
 #[macro_export]
 macro_rules! interpose {
     (
@@ -369,7 +369,7 @@ fn find_real_dlsym() -> Option<NonNull<c_void>> {
     })
 }
 
-/// Returns `None`: libraries are preloaded only into programs of the GNU C library.
+/// Returns `None`, because libraries are preloaded only into programs of the GNU C library.
 #[cfg(not(target_env = "gnu"))]
 const fn find_real_dlsym() -> Option<NonNull<c_void>> {
     None
@@ -392,8 +392,8 @@ pub fn at_fork(before: extern "C" fn(), in_child: extern "C" fn()) {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IoVec {
-    /// Address of the bytes.
+    /// Address of the first byte of the buffer.
     pub base: *mut c_void,
-    /// Number of bytes.
+    /// Length of the buffer in bytes.
     pub length: usize,
 }

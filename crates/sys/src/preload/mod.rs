@@ -152,7 +152,7 @@ pub fn has_no_reader(number: c_int) -> bool {
 /// The outcome of [`wait_readable`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimedWaitOutcome {
-    /// The descriptor is readable, or closed.
+    /// The descriptor is readable, or its peer has closed it.
     Readable,
     /// The time limit has passed.
     TimedOut,
@@ -202,7 +202,7 @@ pub fn send_rendezvous_byte(socket: c_int) -> Peer {
 /// The result of receiving from the rendezvous socket of a pipe ([`send_rendezvous_byte`]).
 #[derive(Debug)]
 pub enum Handover {
-    /// No message has arrived yet.
+    /// No message has arrived at the socket yet.
     Nothing,
     /// A message has arrived, with these descriptors.
     Message(Vec<OwnedFd>),

@@ -26,8 +26,8 @@ pub struct UdpSocketFacts {
     /// True if the socket shares its port with a group of sockets, each of which receives some of
     /// the datagrams (`SO_REUSEPORT`).
     pub shares_port: bool,
-    /// Text that names a property of the socket that only the kernel can implement; `None` if there
-    /// is no such property.
+    /// Property of the socket that only the kernel can implement, as text; `None` if the socket has
+    /// no such property.
     pub obstacle: Option<&'static str>,
     /// Index of the interface to which the socket is bound; 0 for none.
     pub device: u32,
@@ -277,7 +277,7 @@ pub fn receive_timeout(number: c_int) -> Option<Duration> {
 pub fn kernel_drop_count(number: c_int) -> u32 {
     /// Number of words of `SO_MEMINFO`.
     const WORDS: usize = 9;
-    /// Index of the word that counts drops (`SK_MEMINFO_DROPS`).
+    /// Index of the word of `SO_MEMINFO` that counts drops (`SK_MEMINFO_DROPS`).
     const DROPS: usize = 8;
     let mut words = [0u32; WORDS];
     let mut size = size_of_val(&words) as libc::socklen_t;

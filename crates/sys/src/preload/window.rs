@@ -16,24 +16,25 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Maximum number of windows. A window whose buffer the program has touched still counts, because
-/// this module remembers the buffer.
+/// Maximum number of windows, which are buffers of the program that represent ranges of files. A
+/// window whose buffer the program has touched still counts, because this module remembers the
+/// buffer.
 const WINDOWS_MAX: usize = 4;
 
 #[derive(Debug)]
 struct Window {
-    /// Address of the first page of the window; 0 marks a free window.
+    /// Address of the first page of the window's buffer; 0 marks an unused window.
     base: AtomicUsize,
-    /// Size of the window's inaccessible pages in bytes.
+    /// Size of the buffer's inaccessible pages in bytes.
     span: AtomicUsize,
-    /// Number of bytes of the file that the window represents; 0 if the pages hold the program's
+    /// Number of bytes of the file that the buffer represents; 0 if its pages hold the program's
     /// own contents.
     len: AtomicUsize,
     /// Descriptor number under which this library holds the file open.
     number: AtomicUsize,
-    /// Offset in the file of the byte that the window's first byte represents.
+    /// Offset in the file of the byte that the buffer's first byte represents.
     at: AtomicU64,
-    /// True once the program has accessed the window's pages.
+    /// True once the program has accessed the buffer's pages.
     observed: AtomicBool,
 }
 
@@ -103,9 +104,10 @@ extern "C" fn on_fault(
     next(signal, info_pointer, context);
 }
 
-/// Makes `len` bytes at `base` (whole pages) a window onto the file with descriptor `number`,
-/// starting at offset `at`. Returns false if the program has already touched this buffer, if the
-/// buffer overlaps another window, if no window is free, or if the kernel refuses.
+/// Turns the `len` bytes at `base` (whole pages) into a window: they represent the bytes of the
+/// file with descriptor `number` from offset `at` on. Returns false if the program has already
+/// touched this buffer, if the buffer overlaps another window, if no window is free, or if the
+/// kernel refuses.
 #[must_use]
 pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     let end = base + len;
@@ -159,13 +161,13 @@ fn overlaps(from: usize, count: usize) -> bool {
     WINDOWS.iter().any(|window| window.overlaps(from, count))
 }
 
-/// Fills all windows that overlap a range with the file's bytes and makes them accessible, before a
-/// call that needs these bytes.
+/// Fills the windows that overlap a range of the program's memory with the bytes of their files,
+/// and makes them accessible. Called before a call that needs these bytes.
 pub fn restore_windows_in_range(from: usize, count: usize) {
     WINDOWS.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
 }
 
-/// Fills all windows with the file's bytes and makes them accessible.
+/// Fills all windows with the bytes of their files, and makes them accessible.
 pub fn restore_all_windows() {
     WINDOWS
         .iter()
@@ -180,7 +182,8 @@ impl Window {
         base != 0 && from < end && base < from.saturating_add(count)
     }
 
-    /// Makes the window's pages accessible and fills them from the file, up to the end of the file.
+    /// Makes the pages of the window's buffer accessible and fills them from the file, up to the
+    /// end of the file.
     fn restore(&self) {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);

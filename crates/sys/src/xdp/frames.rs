@@ -89,7 +89,7 @@ impl Frames {
         self.umem.shape().frame as usize
     }
 
-    /// Returns the number of free frames, including the reserve.
+    /// Returns the number of free frames, including those reserved for senders.
     #[must_use]
     pub fn free(&self) -> usize {
         self.lock_free_list().len()
@@ -192,7 +192,8 @@ impl Frames {
         self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Ends one use of a frame in a send ring. Returns false if the frame is in no send ring.
+    /// Ends one use, in a send ring, of the frame at an address. Returns false if the frame is in
+    /// no send ring.
     pub(super) fn release(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_at_address(address) else { return false };
         let less = |word: u32| (word & !RECEIVED != 0).then(|| word - 1);

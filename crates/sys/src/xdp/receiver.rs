@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct XdpReceiver {
     socket: XdpSocket,
     frames: Arc<Frames>,
-    /// Number of frames lent to this queue and not yet received.
+    /// Number of frames that this receiver has lent to the kernel and not yet received.
     lent: usize,
     addresses: Vec<u64>,
 }
@@ -110,7 +110,7 @@ impl XdpReceiver {
         self.socket.is_zero_copy()
     }
 
-    /// Removes and returns the pending error of the socket, like [`XdpSocket::error`].
+    /// Removes and returns the pending error of the receiver's socket, like [`XdpSocket::error`].
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         self.socket.error()

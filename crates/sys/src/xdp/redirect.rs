@@ -26,8 +26,8 @@ const COUNTERS_SIZE: u32 = 64;
 pub struct Redirect {
     sockets: Map,
     program: Program,
-    /// Counters of this module's own program; `None` for a program built by the caller, which has
-    /// its own counters.
+    /// Counters of the program that this module builds; `None` for a program built by the caller,
+    /// which has its own counters.
     counters: Option<Mapping>,
     queues: u32,
 }
@@ -55,7 +55,7 @@ pub struct RedirectCounts {
     pub passed: u64,
 }
 
-/// Data that the program stores before a frame: time and VLAN tag.
+/// Data that the redirecting program stores before a frame: time and VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Time at which the program saw the frame, in ns of the monotonic clock; `None` if there is no
@@ -69,8 +69,8 @@ impl Stamp {
     /// Size of a stamp in bytes. A stamp immediately precedes its frame.
     pub const BYTES: usize = 16;
 
-    /// Reads the stamp before a frame and zeroes it, so that the next frame in the same buffer does
-    /// not appear to have this stamp.
+    /// Reads the stamp from the bytes before a frame. Zeroes these bytes, so that the next frame in
+    /// the same buffer does not appear to have this stamp.
     #[must_use]
     pub fn take(before: &mut [u8; Self::BYTES]) -> Self {
         let all = u128::from_ne_bytes(std::mem::take(before));

@@ -68,7 +68,7 @@ impl FillRing {
         self.0.room()
     }
 
-    /// Returns the number of lent frames that the kernel has not yet taken from the fill ring.
+    /// Returns the number of frames in the fill ring that the kernel has not taken yet.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
@@ -91,8 +91,8 @@ impl CompletionRing {
 }
 
 impl RxRing {
-    /// Appends up to `most` received descriptors to `into`. Returns the number of descriptors
-    /// appended.
+    /// Removes up to `most` descriptors of received packets from the ring, and appends them to
+    /// `into`. Returns the number of descriptors appended.
     pub fn take(&mut self, into: &mut Vec<XdpDescriptor>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
             let (address, length) = (ring.memory.word(at)?, ring.memory.word32(at + 8)?);
@@ -105,7 +105,7 @@ impl RxRing {
         })
     }
 
-    /// Returns the number of received descriptors waiting in the ring.
+    /// Returns the number of descriptors of received packets that wait in the ring.
     pub fn waiting(&self) -> Result<u32> {
         self.0.available()
     }
@@ -197,8 +197,8 @@ pub(super) struct EntryRing {
     entries: usize,
     entry: usize,
     size: u32,
-    /// Index of the next entry that this process produces or consumes, modulo 2³² but not modulo
-    /// the ring size.
+    /// Index of the next entry that this process produces or consumes. It counts modulo 2³², not
+    /// modulo the ring size.
     index: u32,
 }
 
@@ -329,7 +329,7 @@ mod tests {
         (CompletionRing(ring), theirs)
     }
 
-    /// Returns values of the kernel's index that a correct kernel cannot publish while this
+    /// Returns values of the kernel's ring index that a correct kernel cannot publish while this
     /// process's index is `index`.
     fn impossible_indices(index: u32) -> impl Iterator<Item = u32> {
         [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]

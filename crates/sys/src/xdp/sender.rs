@@ -31,9 +31,9 @@ pub struct XdpSender {
     frames: Arc<Frames>,
     /// Entries in the send ring that the kernel has not taken, oldest first.
     queued: VecDeque<SendRingEntry>,
-    /// Number of packets in `queued`, not counting ghosts.
+    /// Number of packets in `queued`, except ghosts, whose entries the kernel has already read.
     packets: usize,
-    /// Number of frames to send, including those in `queued`, that the kernel has not yet returned
+    /// Number of sent frames, including those in `queued`, that the kernel has not yet returned
     /// through the completion ring.
     in_flight: usize,
     back: Vec<u64>,
@@ -47,7 +47,7 @@ pub struct XdpSender {
 struct SendRingEntry {
     at: XdpDescriptor,
     /// True if the kernel has read this entry without publishing its new read position. If the
-    /// packet of the entry is queued again, only the new entry counts as a packet.
+    /// entry's packet is queued again, only the new entry counts as a packet.
     ghost: bool,
 }
 
@@ -206,7 +206,7 @@ impl XdpSender {
         Ok(WakeOutcome::Done)
     }
 
-    /// Releases the frames that the kernel reports as sent.
+    /// Releases the frames that the completion ring reports as sent.
     fn release_sent_frames(&mut self) -> Result<()> {
         let Some(completion) = self.socket.completion.as_mut() else { return Ok(()) };
         loop {
@@ -221,7 +221,8 @@ impl XdpSender {
     }
 
     /// Removes from `queued` the entries that the kernel has taken, and keeps those of the last
-    /// packet in `last`. Returns the number of packets taken, not counting ghosts.
+    /// packet in `last`. Returns the number of packets taken, except ghosts, which have been
+    /// counted before.
     fn remove_taken_entries(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
@@ -240,8 +241,8 @@ impl XdpSender {
         Ok(taken)
     }
 
-    /// Makes the first waiting packet a ghost, because the kernel has taken it without publishing
-    /// its new read position.
+    /// Makes the first waiting packet a ghost: a packet that the kernel has taken without
+    /// publishing its new read position.
     fn mark_first_packet_as_ghost(&mut self) {
         for entry in self.queued.iter_mut().skip_while(|entry| entry.ghost) {
             entry.ghost = true;

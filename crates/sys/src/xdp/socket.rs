@@ -61,7 +61,7 @@ pub enum WakeOutcome {
     /// The kernel has taken some packets. The caller must wake it again later for the remaining
     /// packets.
     Again,
-    /// The device had no room for the packet taken last, and dropped it.
+    /// The device had no room for the packet that the kernel took last, and dropped the packet.
     Refused,
 }
 

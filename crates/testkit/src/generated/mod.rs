@@ -27,7 +27,7 @@ pub struct Captures {
 }
 
 impl Captures {
-    /// Keeps only the captures whose names start with one of the prefixes `begins`.
+    /// Removes all captures except those whose names start with one of the prefixes `begins`.
     #[must_use]
     pub fn with_name_prefixes(mut self, begins: &[&str]) -> Self {
         let all = std::mem::take(&mut self.paths).into_iter();

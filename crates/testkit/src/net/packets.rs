@@ -8,13 +8,13 @@ use std::fs;
 /// The counters of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Frames received.
+    /// Number of frames that the device has received.
     pub received: u64,
     /// Frames dropped by the device on reception.
     pub receive_dropped: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Frames dropped by the device on transmission.
+    /// Number of frames that the device has dropped on transmission.
     pub send_dropped: u64,
 }
 

@@ -17,13 +17,14 @@ extern "C" fn start() {
     at_fork(before_fork, in_child);
 }
 
-/// Ends the rings when the program exits, so that their counts are reported.
+/// Ends the rings of all sockets when the program exits, so that their counts are reported.
 extern "C" fn end() {
     catch_panic_and_preserve_errno(|| table::for_each_classified_socket(Socket::close));
 }
 
-/// Returns all sockets to the kernel before a fork, because a forked child could also read from
-/// their placeholders. A socket can be promoted again when it belongs to a single process again.
+/// Ends the rings of all promoted sockets before a fork, because a forked child could also read
+/// from the kernel sockets (placeholders). A socket can be promoted again when it belongs to a
+/// single process again.
 extern "C" fn before_fork() {
     catch_panic_and_preserve_errno(|| {
         origin::record_fork();
@@ -133,8 +134,8 @@ interpose!(
     }
 );
 
-/// Returns the promoted sockets of a port to the kernel until they are promoted again, because the
-/// sockets that share the port are about to change.
+/// Ends the rings of the promoted sockets of a port until the sockets are promoted again, because
+/// the sockets that share the port are about to change.
 fn release_port(port: u16) {
     table::for_each_classified_socket(|socket| {
         if socket.is_promoted_on_port(port) {
@@ -143,7 +144,7 @@ fn release_port(port: u16) {
     });
 }
 
-/// Returns a promoted socket to the kernel permanently.
+/// Returns a promoted socket to the kernel permanently, by ending its ring.
 fn demote(number: c_int) {
     if let Some(socket) = table::find_promoted_socket(number) {
         socket.demote();

@@ -1,4 +1,4 @@
-//! Reception of datagrams through the kernel, from the placeholder.
+//! Reception of datagrams from the placeholder of a socket, which is its socket in the kernel.
 
 use super::messages::Time;
 use super::{Message, ReceivedMessage};
@@ -37,8 +37,8 @@ pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c
     }
 }
 
-/// Receives a message from the placeholder of a socket. Adds the datagrams that the rings have
-/// dropped to the number that the kernel reports.
+/// Receives a message from the placeholder of a socket, which is its socket in the kernel. Adds the
+/// datagrams that the rings have dropped to the number that the kernel reports.
 ///
 /// # Safety
 /// U1 must hold for the message.

@@ -1,4 +1,4 @@
-//! The receive calls.
+//! Exported functions that receive datagrams, such as `recvfrom` and `recvmsg`.
 
 use super::kernel::{flag, real_recvmsg, receive_from_placeholder, receive_many_from_kernel};
 use super::receiving::{count, receive_many, receive_promoted};
@@ -39,7 +39,8 @@ impl Time {
 /// Number of the system call `recvmmsg`.
 const SYS_RECVMMSG: c_long = if cfg!(target_arch = "x86_64") { 299 } else { 243 };
 
-/// Returns the socket if it is promoted and this library supports all of `flags`, else `None`.
+/// Returns the socket if it is promoted and this library supports all of the call's `flags`;
+/// otherwise `None`.
 fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
     if flags & !flag::KNOWN != 0 {
         return None;
@@ -96,7 +97,8 @@ unsafe fn receive_into_buffer(
     received
 }
 
-/// Replaces `recvfrom(2)`. On a promoted socket, receives from the ring or the placeholder.
+/// Replaces `recvfrom(2)`. On a promoted socket, receives from the ring or the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the buffer and the address.
@@ -145,7 +147,8 @@ pub unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(number, to, length, flags, address, size) }
 }
 
-/// Replaces `recv(2)`. On a promoted socket, receives from the ring or the placeholder.
+/// Replaces `recv(2)`. On a promoted socket, receives from the ring or the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the buffer.
@@ -189,7 +192,8 @@ pub unsafe extern "C" fn __recv_chk(
     unsafe { recv(number, to, length, flags) }
 }
 
-/// Replaces `read(2)`. On a promoted socket, receives from the ring or the placeholder.
+/// Replaces `read(2)`. On a promoted socket, receives from the ring or the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the buffer.
@@ -213,7 +217,8 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
     received
 }
 
-/// Replaces `readv(2)`. On a promoted socket, receives from the ring or the placeholder.
+/// Replaces `readv(2)`. On a promoted socket, receives from the ring or the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the array.
@@ -245,7 +250,8 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
     received
 }
 
-/// Replaces `recvmsg(2)`. On a promoted socket, receives from the ring or the placeholder.
+/// Replaces `recvmsg(2)`. On a promoted socket, receives from the ring or the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -268,7 +274,8 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
     received
 }
 
-/// Replaces `recvmmsg(2)`. On a promoted socket, receives from the ring or the placeholder.
+/// Replaces `recvmmsg(2)`. On a promoted socket, receives from the ring or the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the array and its messages.

@@ -19,9 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Epoll event of a socket that has become writable.
 const EPOLLOUT: u32 = 0x4;
 
-/// Registrations that are nudged: [`nudge`] has added `EPOLLOUT` to them. The next wait on the
-/// epoll set that ends restores the registrations, and removes the events that `EPOLLOUT` has
-/// caused.
+/// Registrations that are nudged: [`nudge`] has added `EPOLLOUT` to their events. The next end of a
+/// wait on their epoll set restores them, and removes the events that `EPOLLOUT` has caused.
 static NUDGED_REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED_REGISTRATIONS`].
 static HAS_NUDGED_REGISTRATIONS: AtomicBool = AtomicBool::new(false);
@@ -30,10 +29,10 @@ fn lock_nudged_registrations() -> MutexGuard<'static, Vec<Registration>> {
     NUDGED_REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes a thread that waits on the epoll set of a registration. If the program itself waits until
-/// the socket is writable, the kernel wakes the thread without any change of the registration. In
-/// this case, a one-shot registration is only added to [`NUDGED_REGISTRATIONS`], and nothing is
-/// done for any other registration.
+/// Wakes a thread that waits on the epoll set of a registration, by adding `EPOLLOUT` to the
+/// registration's events. If the program itself waits until the socket is writable, the kernel
+/// wakes the thread without this change: a one-shot registration is then only added to
+/// [`NUDGED_REGISTRATIONS`], and nothing is done for any other registration.
 pub(super) fn nudge(known: Registration) {
     if known.is_for_output() && !known.is_one_shot() {
         return;
@@ -46,17 +45,17 @@ pub(super) fn nudge(known: Registration) {
     }
 }
 
-/// Forgets that the registration of descriptor `number` with the epoll set `set` is nudged. Called
-/// when the program is about to change the registration.
+/// Forgets that the registration of descriptor `number` with the epoll set `set` is nudged (changed
+/// to wake a thread). Called when the program is about to change the registration.
 pub(super) fn forget(set: c_int, number: c_int) {
     if HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         lock_nudged_registrations().retain(|known| (known.set, known.number) != (set, number));
     }
 }
 
-/// Restores the nudged registrations of `set` after a wait has returned `events`, and removes the
-/// events that nudges have added. Returns the number of remaining events, or `None` if there was no
-/// nudge.
+/// Ends the nudges of the epoll set `set` after a wait has returned `events`: restores the nudged
+/// registrations, and removes the events that the nudges have caused. Returns the number of
+/// remaining events, or `None` if there was no nudge.
 pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     if !HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         return None;
@@ -90,9 +89,10 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     Some(kept)
 }
 
-/// Returns the part of `reported` that the program has requested, without events that a nudge has
-/// caused. For a one-shot registration, adds readability if the ring has a datagram. If no event is
-/// left for a one-shot registration, makes the registration report again.
+/// Selects, from the events that the kernel has `reported` for a registration, those for the
+/// program: events that the program has requested and that no nudge has caused. For a one-shot
+/// registration, adds readability if the ring has a datagram. If no event is left for a one-shot
+/// registration, makes the registration report again.
 fn select_requested_events(known: &Registration, reported: u32) -> u32 {
     let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
     if !known.is_one_shot() {
@@ -107,7 +107,7 @@ fn select_requested_events(known: &Registration, reported: u32) -> u32 {
     own
 }
 
-/// Changes the events of a registration.
+/// Changes the events for which a socket is registered with an epoll set.
 fn change(known: Registration, events: u32) {
     let mut event = EpollEvent { events, data: known.data };
     // The registration is gone if the program has closed the socket.

@@ -1,4 +1,4 @@
-//! Reception on a promoted socket.
+//! Reception of datagrams on a promoted socket, which has a ring.
 
 use super::kernel::{flag, receive_from_placeholder, receive_many_from_kernel};
 use super::messages::Time;
@@ -98,47 +98,50 @@ unsafe fn take(socket: &Socket, message: *mut Message, flags: c_int) -> Option<i
     taken
 }
 
-/// A receive call on a promoted socket.
+/// A receive call on a promoted socket, which has a ring.
 struct ReceiveCall<'s> {
     socket: &'s Socket,
     number: c_int,
     flags: c_int,
-    /// True while this call must read the placeholder before the ring.
+    /// True while this call must read the placeholder, the socket in the kernel, before the ring.
     asks_kernel: bool,
-    /// True if the ring had a datagram before this call last read the placeholder. This datagram is
-    /// newer than all datagrams in the placeholder.
+    /// True if the ring had a datagram before this call last read the placeholder (kernel socket).
+    /// This datagram is newer than all datagrams in the placeholder.
     has_newer: bool,
-    /// True if this call has found both the ring and, afterwards, the placeholder empty.
+    /// True if this call has found both the ring and, afterwards, the placeholder (kernel socket)
+    /// empty.
     is_empty: bool,
-    /// True if this call must put the ring to sleep before it reads the placeholder again.
+    /// True if this call must put the ring to sleep before it reads the placeholder (kernel socket)
+    /// again.
     must_sleep: bool,
-    /// State and start time of the busy wait, if this call waits without sleeping.
+    /// State and start time of the busy wait, if this call waits without sleeping; otherwise
+    /// `None`.
     spin: Option<(SpinWait, Instant)>,
-    /// True if this call has already waited for the placeholder for a limited time with the ring
-    /// awake.
+    /// True if this call has already waited for the placeholder (kernel socket) for a limited time
+    /// with the ring awake.
     has_napped: bool,
     /// True if a signal handler has run since this call began to wait.
     is_interrupted: bool,
 }
 
-/// A read of the placeholder in a receive call.
+/// A read of the placeholder, the socket in the kernel, by a receive call.
 struct KernelRead {
-    /// Flags with which the placeholder is read.
+    /// Flags of the receive call with which the placeholder is read.
     flags: c_int,
     empty: StepIfEmpty,
-    /// The registration of this thread as a waiter, if the call may sleep.
+    /// Registration of this thread as a waiter for the socket, if the call may sleep.
     _wait: Option<Wait>,
 }
 
-/// The action of a receive call that has read the placeholder and has found it empty.
+/// The next action of a receive call that has found the placeholder empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepIfEmpty {
-    /// The call reads the ring again, unless a signal handler has interrupted it.
+    /// The call reads the ring again; if a signal handler has run, it returns instead.
     ReadRing,
-    /// The call leaves the ring awake and returns without a datagram if it is nonblocking.
-    /// Otherwise, it puts the ring to sleep and continues.
+    /// The call leaves the ring awake. If the call is nonblocking, it returns without a datagram;
+    /// otherwise, it puts the ring to sleep and continues.
     StayAwake,
-    /// The call returns the result of reading the placeholder.
+    /// The call returns the result of reading the placeholder (kernel socket).
     Return,
 }
 
@@ -160,9 +163,9 @@ impl<'s> ReceiveCall<'s> {
         }
     }
 
-    /// Prepares the next read of the placeholder. Called when the ring is empty, or when the
-    /// placeholder must be read first. May first wait for datagrams. Returns `None` if the ring
-    /// must be read again instead. `flags` are added to the flags of the call.
+    /// Prepares the next read of the placeholder (kernel socket). Called when the ring is empty, or
+    /// when the placeholder must be read first. May first wait for datagrams. Returns `None` if the
+    /// ring must be read again instead. `flags` are added to the flags of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::MSG_DONTWAIT, empty, _wait: None };
@@ -213,9 +216,9 @@ impl<'s> ReceiveCall<'s> {
         is_asleep.then_some(KernelRead { flags, empty: StepIfEmpty::Return, _wait: wait })
     }
 
-    /// Waits until the placeholder is readable, for a limited time during which datagrams may also
-    /// enter the ring. Returns `None` at once if the call may not wait in this way
-    /// ([`Socket::placeholder_wait_time`]).
+    /// Waits until the placeholder (kernel socket) is readable, for a limited time during which
+    /// datagrams may also enter the ring. Returns `None` at once if the call may not wait in this
+    /// way ([`Socket::placeholder_wait_time`]).
     fn wait_for_placeholder(&self) -> Option<TimedWaitOutcome> {
         let delay = self.socket.placeholder_wait_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);
@@ -226,8 +229,8 @@ impl<'s> ReceiveCall<'s> {
         flags & flag::MSG_DONTWAIT != 0 || preload::is_nonblocking(self.number)
     }
 
-    /// Performs the action `empty` after the call has found the placeholder empty. Returns true if
-    /// the call continues, and false if it returns to the program.
+    /// Performs the action `empty` after the call has found the placeholder (kernel socket) empty.
+    /// Returns true if the call continues, and false if it returns to the program.
     fn continue_after_empty_read(&mut self, empty: StepIfEmpty, flags: c_int) -> bool {
         match empty {
             StepIfEmpty::Return => false,
@@ -247,7 +250,8 @@ impl<'s> ReceiveCall<'s> {
     }
 }
 
-/// Receives a message on a promoted socket: from its ring, else from the placeholder.
+/// Receives a message on a promoted socket: from its ring, else from the placeholder (kernel
+/// socket).
 ///
 /// # Safety
 /// U1 must hold for the message.

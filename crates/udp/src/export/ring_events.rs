@@ -7,24 +7,24 @@ use crate::socket::Socket;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// An event of a socket whose ring has datagrams.
+/// An event that the program receives because a socket's ring has datagrams.
 pub(super) struct RingEvent<'s> {
     socket: &'s Socket,
     registration: Registration,
-    /// Position of the ring at the time of the event, if the registration is edge-triggered;
-    /// otherwise `None`.
+    /// Position of the ring when the event arose, for an edge-triggered registration; otherwise
+    /// `None`.
     position: Option<RingPosition>,
 }
 
 impl RingEvent<'_> {
-    /// Returns the event for the program.
+    /// Returns the event in the form in which the program receives it.
     pub(super) fn event(&self) -> EpollEvent {
         let Registration { events, data, .. } = self.registration;
         EpollEvent { events: events & EPOLL_READABLE, data }
     }
 
-    /// Records that the event has been reported to the program, so that an edge-triggered
-    /// registration does not report the same datagrams again.
+    /// Records that the program has received the event, so that an edge-triggered registration does
+    /// not report the same datagrams again.
     pub(super) fn note_reported(&self) {
         if self.position.is_some() {
             self.socket.note_reported(&self.registration, self.position);
@@ -32,10 +32,10 @@ impl RingEvent<'_> {
     }
 }
 
-/// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
-/// sockets to sleep, unless `spins` is true because the caller polls the rings instead of sleeping.
-/// Also returns true if the caller must check the rings again after a while, because a ring stays
-/// awake although there is no event of its socket.
+/// Returns events for those sockets of an epoll set whose rings have datagrams. Puts the rings of
+/// the other sockets to sleep, unless `spins` is true because the caller polls the rings instead of
+/// sleeping. Also returns true if the caller must check the rings again after a while, because a
+/// ring stays awake although there is no event of its socket.
 pub(super) fn ready_events(
     set: c_int,
     sockets: &[Arc<Socket>],
@@ -58,7 +58,8 @@ pub(super) fn ready_events(
     (ready, looks_again)
 }
 
-/// Returns the events that a wait on `set` reports for a socket whose ring has a datagram.
+/// Returns the events that a wait on the epoll set `set` reports for a socket whose ring has a
+/// datagram.
 pub(super) fn unreported_events(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
     let unreported = socket.unreported_registrations(set).into_iter();
     let event = |(registration, position)| RingEvent { socket, registration, position };

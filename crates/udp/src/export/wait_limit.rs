@@ -1,4 +1,4 @@
-//! The time for which calls wait: the program's own limit, or a shorter one.
+//! Time limits of calls that wait: the limit of the program's own call, or a shorter one.
 
 use super::messages::Time;
 use crate::report;
@@ -24,7 +24,7 @@ impl WaitLimit {
         if is_now { Self::NO_WAIT } else { Self::Whole }
     }
 
-    /// Returns the limit for the rest of a wait, of which the time `rest` remains. [`Self::Whole`]
+    /// Returns the limit for the rest of a wait, for which the time `rest` remains. [`Self::Whole`]
     /// becomes a limit of `rest`, unless `rest` is `None`. Any other limit is returned unchanged.
     pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
         match (self, rest) {

@@ -1,4 +1,5 @@
-//! The load of a socket: promotion, waking up, and the return to the kernel at low rates.
+//! Decisions that depend on the load of a socket: its promotion, the waking of its ring, and its
+//! return to the kernel at low rates.
 
 use super::{Socket, SocketState, Stage};
 use crate::control::ReceiveFormat;
@@ -16,10 +17,10 @@ use sys::preload::udp::{self, ControlMessages};
 /// Load above which a socket is promoted: this number of datagrams within this time. Below this
 /// load, a ring costs more than it saves (docs/book/decisions/0122).
 const PROMOTION_LOAD: (u32, Duration) = (512, Duration::from_micros(25_600));
-/// Load above which a socket is promoted if the user has requested rings at any rate (`always` or
+/// Load above which a socket is promoted if the user has requested a ring at any rate (`always` or
 /// `spin`): this number of datagrams within this time.
 const PROMOTION_LOAD_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
-/// Number of datagrams per second below which a promoted socket returns to the kernel.
+/// Number of datagrams per second below which a promoted socket gives up its ring.
 const DEMOTION_RATE: f64 = 5_000.0;
 /// Interval over which the rate of datagrams of a promoted socket is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(2);
@@ -35,11 +36,12 @@ const RING_SHARE_DATAGRAMS: u64 = 1024;
 /// Minimum time until the next promotion of a socket whose ring has ended because it had a small
 /// share of the datagrams.
 const REPROMOTION_INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// Maximum time between two receptions from the placeholder for the second one to wake the ring. It
-/// corresponds to the rate of [`PROMOTION_LOAD`].
+/// Maximum time between two receptions from the placeholder (kernel socket) for the second one to
+/// wake the ring. It corresponds to the rate of [`PROMOTION_LOAD`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
-/// Size in bytes to which the placeholder's receive buffer is set while the socket is being
-/// promoted. The promotion takes milliseconds, during which the program does not read the socket.
+/// Size in bytes to which the receive buffer of the kernel socket (the placeholder) is set while
+/// the socket is being promoted. The promotion takes milliseconds, during which the program does
+/// not read the socket.
 const PROMOTION_BUFFER_SIZE: i32 = 8 << 20;
 /// Minimum time between two checks that the conditions under which a socket was promoted still
 /// apply.
@@ -48,9 +50,9 @@ const CONDITIONS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// socket, if the reason for the end or refusal may have ceased to apply.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the load above which a socket is promoted. If the user has requested a delay, the load
-/// may be as low as two datagrams per delay, because one wake-up of the program then serves several
-/// datagrams.
+/// Returns the load above which a socket is promoted: a number of datagrams within a time. If the
+/// user has requested a delay, the load may be as low as two datagrams per delay, because one
+/// wake-up of the program then serves several datagrams.
 fn promotion_load() -> (u32, Duration) {
     if report::is_rate_ignored() {
         return PROMOTION_LOAD_ANY_RATE;
@@ -58,8 +60,8 @@ fn promotion_load() -> (u32, Duration) {
     (PROMOTION_LOAD.0, waking_interval() * PROMOTION_LOAD.0)
 }
 
-/// Returns the maximum time between two receptions from the placeholder for the second one to wake
-/// the ring.
+/// Returns the maximum time between two receptions from the placeholder (kernel socket) for the
+/// second one to wake the ring.
 fn waking_interval() -> Duration {
     report::ring_delay().map_or(WAKING_INTERVAL, |delay| WAKING_INTERVAL.max(delay / 2))
 }
@@ -121,9 +123,9 @@ impl Socket {
         }
     }
 
-    /// Counts datagrams that one call has received from the placeholder of a promoted socket. Wakes
-    /// its ring if datagrams arrive at a high rate, unless a thread sleeps until the placeholder
-    /// is readable.
+    /// Counts datagrams that one call has received from the placeholder (kernel socket) of a
+    /// promoted socket. Wakes its ring if datagrams arrive at a high rate, unless a thread sleeps
+    /// until the placeholder is readable.
     fn count_placeholder_datagrams(&self, state: &mut SocketState, count: u32) {
         let Stage::Promoted(ring) = &mut state.stage else { return };
         state.from_kernel += u64::from(count);
@@ -152,7 +154,7 @@ impl Socket {
     /// ring. If this share is below [`RING_SHARE_MIN`], returns the socket to the kernel until the
     /// next promotion, unless the user has requested a ring at any rate. The share is low if the
     /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
-    /// the datagrams that reach the placeholder.
+    /// the datagrams that reach the placeholder (kernel socket).
     pub(super) fn demote_on_low_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;

@@ -1,5 +1,6 @@
-//! The order of the datagrams of a sender, some of which reach the ring and some the placeholder:
-//! which of the two is read first, and when the ring may fall asleep. (docs/book/decisions/0122)
+//! The order in which datagrams are read from the ring and from the placeholder. Datagrams of one
+//! sender may reach either of them; this module decides which of the two is read first, and when
+//! the ring may fall asleep. (docs/book/decisions/0122)
 
 use super::{Socket, SocketState, Stage};
 use crate::report;
@@ -9,15 +10,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::preload;
 
-/// Number of receive calls of which one reads the placeholder before the ring, so that datagrams in
-/// the placeholder are not delayed indefinitely.
+/// Number of receive calls of which one reads the placeholder (kernel socket) before the ring, so
+/// that datagrams in the placeholder are not delayed indefinitely.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 impl Socket {
-    /// Puts the ring to sleep, so that datagrams reach the placeholder, before the caller reads the
-    /// placeholder or waits for it. Returns false if an older datagram must be received first. This
-    /// is a datagram in the ring, or one that has been in the placeholder since before the ring
-    /// woke up.
+    /// Puts the ring to sleep, so that datagrams reach the placeholder (kernel socket), before the
+    /// caller reads the placeholder or waits for it. Returns false if an older datagram must be
+    /// received first. This is a datagram in the ring, or one that has been in the placeholder
+    /// since before the ring woke up.
     pub(crate) fn fall_asleep(&self) -> bool {
         // Sync point: waiting.
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -49,10 +50,10 @@ impl Socket {
         true
     }
 
-    /// Returns the time for which the caller may wait until the placeholder is readable, although
-    /// the ring is awake. Returns `None` if the user has requested no delay, if no datagrams enter
-    /// the ring, or if the ring contains a datagram. After this time, the caller must read the
-    /// ring, and put it to sleep before it waits again. (docs/book/decisions/0132)
+    /// Returns the time for which the caller may wait until the placeholder (kernel socket) is
+    /// readable, although the ring is awake. Returns `None` if the user has requested no delay, if
+    /// no datagrams enter the ring, or if the ring contains a datagram. After this time, the caller
+    /// must read the ring, and put it to sleep before it waits again. (docs/book/decisions/0132)
     pub(crate) fn placeholder_wait_time(&self) -> Option<Duration> {
         let delay = report::ring_delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -65,8 +66,8 @@ impl Socket {
         may_nap.then_some(delay)
     }
 
-    /// Returns true if the placeholder has a datagram. `numbers` are descriptors of the socket,
-    /// some of which may have been closed and reused.
+    /// Returns true if the placeholder (kernel socket) has a datagram. `numbers` are descriptors of
+    /// the socket, some of which may have been closed and reused.
     pub(super) fn is_placeholder_readable(&self, numbers: &[i32]) -> bool {
         let errno = preload::errno();
         let is_own = |number: i32| {
@@ -78,7 +79,7 @@ impl Socket {
         readiness.is_some_and(|[placeholder, _]| placeholder.readable)
     }
 
-    /// Returns true if the placeholder may have datagrams from before the ring woke up.
+    /// Returns true if the placeholder may have datagrams that arrived before the ring woke up.
     pub(crate) fn has_older_datagrams(&self) -> bool {
         self.has_older.load(Ordering::Relaxed)
     }
@@ -97,11 +98,11 @@ impl Socket {
         true
     }
 
-    /// Returns true if this call must read the placeholder before the ring, whatever the ring
-    /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls. It is never true while the ring
-    /// is asleep, because the datagrams in the placeholder are then newer. Once in that period,
-    /// also checks the rate of datagrams, the ring's share and the conditions of the promotion.
-    /// Returns the socket to the kernel if a check fails.
+    /// Returns true if this call must read the placeholder (kernel socket) before the ring,
+    /// whatever the ring contains. This is true once in [`PLACEHOLDER_PERIOD`] calls. It is never
+    /// true while the ring is asleep, because the datagrams in the placeholder are then newer. Once
+    /// in that period, also checks the rate of datagrams, the ring's share and the conditions of
+    /// the promotion. Returns the socket to the kernel if a check fails.
     pub(crate) fn must_read_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
@@ -113,8 +114,8 @@ impl Socket {
         self.lock().is_some_and(|locked| locked.state.is_awake)
     }
 
-    /// Records that the placeholder contains no datagrams older than those in the ring. Called
-    /// after a call has found a datagram in the ring, and then the placeholder empty.
+    /// Records that the placeholder (kernel socket) contains no datagrams older than those in the
+    /// ring. Called after a call has found a datagram in the ring, and then the placeholder empty.
     pub(crate) fn record_empty_placeholder(&self) {
         self.has_older.store(false, Ordering::Relaxed);
     }

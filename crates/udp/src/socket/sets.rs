@@ -6,11 +6,10 @@ use crate::ring::RingPosition;
 use std::sync::atomic::Ordering;
 
 impl Socket {
-    /// Records a change of the socket's registration with an epoll set. `wanted` is the
-    /// registration that the program has made. If it is `None`, the program has removed the
-    /// registration `key`, given as the descriptors of the set and of the socket. Returns a
-    /// promoted socket to the kernel until the next promotion if a ring cannot serve `wanted`
-    /// ([`Registration::can_have_ring`]).
+    /// Records a change of the socket's registration with an epoll set. `key` is the descriptors of
+    /// the set and of the socket. `wanted` is the registration that the program has made, or `None`
+    /// if the program has removed the registration. Returns a promoted socket to the kernel until
+    /// the next promotion if a ring cannot serve `wanted` ([`Registration::can_have_ring`]).
     pub(crate) fn record_registration(&self, wanted: Option<Registration>, key: (i32, i32)) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
@@ -40,15 +39,15 @@ impl Socket {
     }
 
     /// Returns true if the ring may stay awake after a receive call has found both the ring and the
-    /// placeholder empty. This is possible if the program uses an epoll set, because its next wait
-    /// on the set checks the ring.
+    /// placeholder (kernel socket) empty. This is possible if the program uses an epoll set,
+    /// because its next wait on the set checks the ring.
     pub(crate) fn may_stay_awake(&self) -> bool {
         self.is_in_sets.load(Ordering::Relaxed) && self.may_have_datagrams.load(Ordering::Relaxed)
     }
 
     /// Returns true if a receive call may return with datagrams from the ring alone, although it
-    /// has room for datagrams in the placeholder. This is impossible for a socket in an
-    /// edge-triggered epoll set, which would not report the datagrams that remain in the
+    /// has room for datagrams in the placeholder (kernel socket). This is impossible for a socket
+    /// in an edge-triggered epoll set, which would not report the datagrams that remain in the
     /// placeholder.
     pub(crate) fn may_leave_datagrams(&self) -> bool {
         !self.is_in_edge_set.load(Ordering::Relaxed)
@@ -61,11 +60,12 @@ impl Socket {
         locked.state.registrations.iter().any(|known| known.set == set)
     }
 
-    /// Returns the registrations of the socket with an epoll set whose next event must report the
-    /// datagrams in the ring. Each edge-triggered registration is returned with the position of the
-    /// ring. Includes an edge-triggered registration if a datagram has arrived since the last
-    /// report, or if the ring has been found empty since then. Never includes a one-shot
-    /// registration, because only the kernel can tell whether it has already reported an event.
+    /// Returns the registrations of the socket with the epoll set `set` whose next event must
+    /// report the datagrams in the ring. A level-triggered registration is always returned. An
+    /// edge-triggered registration is returned, with the position of the ring, if a datagram has
+    /// arrived since the last report, or if the ring has been found empty since then. A one-shot
+    /// registration is never returned, because only the kernel can tell whether it has already
+    /// reported an event.
     pub(crate) fn unreported_registrations(
         &self,
         set: i32,
@@ -88,8 +88,8 @@ impl Socket {
         unreported
     }
 
-    /// Records in a registration that an event has reported the datagrams of the ring to the
-    /// program, when the ring had this position.
+    /// Records that an event of the registration `reported` has reported the ring's datagrams to
+    /// the program. `position` is the position of the ring at that time.
     pub(crate) fn note_reported(&self, reported: &Registration, position: Option<RingPosition>) {
         let Some(mut locked) = self.lock() else { return };
         let key = (reported.set, reported.number);
@@ -101,8 +101,9 @@ impl Socket {
 
     /// Puts the ring to sleep before a wait on an epoll set, even if the ring has datagrams,
     /// provided that an event has already reported them to the program. Later datagrams then wake
-    /// the program through the placeholder, and are read after those in the ring. Returns false if
-    /// the ring must stay awake, because the placeholder has datagrams that must be read first.
+    /// the program through the placeholder (kernel socket), and are read after those in the ring.
+    /// Returns false if the ring must stay awake, because the placeholder has datagrams that must
+    /// be read first.
     pub(crate) fn leave_datagrams_unread(&self, set: i32) -> bool {
         let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;

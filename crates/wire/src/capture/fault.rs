@@ -10,7 +10,7 @@ pub struct CaptureFault {
     /// Number of the packet that was being read, counted from 1; 0 for a fault in the header of a
     /// pcap file, and for a capture that ends in its first header.
     pub record: u64,
-    /// Kind of the fault, with its details.
+    /// Kind of the fault, with details.
     pub why: FaultKind,
 }
 
@@ -56,9 +56,9 @@ pub enum FaultKind {
     },
     /// The total length is not the same at the beginning and at the end of a pcapng block.
     BlockTrailer {
-        /// Block length at the beginning of the block.
+        /// Block length that stands at the beginning of the block.
         before: u32,
-        /// Block length at the end of the block.
+        /// Block length that stands at the end of the block.
         after: u32,
     },
     /// A pcapng section has an unknown byte order.

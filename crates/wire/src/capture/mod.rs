@@ -63,7 +63,7 @@ pub enum Step {
     /// `consumed` bytes and have at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the
     /// end of the input, [`Reader::finish`] must be called instead.
     NeedMore {
-        /// Number of bytes in the buffer that have been consumed.
+        /// Number of bytes that this call has consumed from the buffer.
         consumed: usize,
         /// Number of bytes that the next call needs to make progress.
         wanted: usize,
@@ -133,7 +133,7 @@ impl Reader {
         if between { Ok(()) } else { Err(self.fault(rest, FaultKind::Truncated)) }
     }
 
-    /// Returns the number of bytes consumed so far.
+    /// Returns the number of bytes of the capture that have been consumed so far.
     pub const fn position(&self) -> u64 {
         self.at
     }
@@ -154,8 +154,8 @@ impl Reader {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// Reads the next packet in all cases but the common one, a packet in a pcap capture: at the
-    /// beginning of the capture, in a pcapng capture, and after a fault.
+    /// Reads the next packet in the uncommon states of the reader: at the beginning of the capture,
+    /// in a pcapng capture, and after a fault.
     #[inline(never)]
     fn next_in_uncommon_state(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {

@@ -25,7 +25,7 @@ pub(super) struct Pcap {
     length_max: u32,
 }
 
-/// The order of the two lengths in a record.
+/// The order of the two packet lengths in a record of a pcap file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LengthOrder {
     /// The captured length precedes the wire length.
@@ -115,8 +115,8 @@ impl Pcap {
     }
 }
 
-/// Decodes the magic number. Returns true for big endian, the number of nanoseconds per tick, and
-/// the length of a record header in bytes; `None` if the magic number is unknown.
+/// Decodes the magic number of a pcap file. Returns true for big endian, the number of nanoseconds
+/// per tick, and the length of a record header in bytes; `None` if the magic number is unknown.
 fn decode_magic(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     let number = u32::from_be_bytes(magic);
     [(number, true), (number.swap_bytes(), false)].into_iter().find_map(|(number, big)| {

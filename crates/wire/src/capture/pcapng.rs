@@ -44,7 +44,7 @@ struct Interface {
 enum TickConversion {
     Multiply(u64),
     Divide(u128),
-    /// One tick is 2⁻ⁿ seconds.
+    /// One clock tick is 2⁻ⁿ seconds. Contains n.
     Binary(u8),
 }
 
@@ -74,7 +74,7 @@ const BLOCK_MIN: u32 = 12;
 const BODY_OFFSET: usize = 8;
 /// Length in bytes of the length field at the end of a block.
 const TRAILER: usize = 4;
-/// [`TRAILER`] as a `u32`.
+/// The value of [`TRAILER`] as a `u32`.
 const BLOCK_TRAILER_LENGTH: u32 = 4;
 /// Number in a section header that reveals the byte order of the section.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
@@ -136,8 +136,8 @@ impl PcapngReader {
         }
     }
 
-    /// Continues to skip an unwanted block, if the previous call has not finished skipping it.
-    /// Returns the offset of the next block, which is `at` if there was nothing to skip.
+    /// Continues to skip a block without packets or interfaces, if the previous call has begun to
+    /// skip one. Returns the offset of the next block, which is `at` if there was nothing to skip.
     fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacketReason> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;

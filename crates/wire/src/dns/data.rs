@@ -13,7 +13,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 /// Maximum number of data bytes in the hexadecimal format.
 const DISPLAYED_BYTES_MAX: usize = 64;
 
-/// The data of a resource record.
+/// The data field of a resource record in a DNS message.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceData<'m> {
     /// The DNS message from its start up to the end of the data. Compressed names in the data refer
@@ -34,7 +34,7 @@ impl<'m> ResourceData<'m> {
         Ok(Self { message, at, kind })
     }
 
-    /// Returns the raw bytes of the data.
+    /// Returns the data of the record as raw bytes.
     #[must_use]
     pub fn bytes(&self) -> &'m [u8] {
         self.message.get(self.at..).unwrap_or_default()

@@ -44,7 +44,7 @@ pub enum Section {
     Additional,
 }
 
-/// A view of a DNS message whose header is complete.
+/// A view of a DNS message. The message header is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'m> {
     bytes: &'m [u8],
@@ -66,7 +66,7 @@ pub struct Question<'m> {
 pub struct ResourceRecord<'m> {
     /// Section that contains the record.
     pub section: Section,
-    /// Owner name of the record.
+    /// Domain name of the record's owner.
     pub name: Name<'m>,
     /// Type of the record.
     pub kind: RecordType,
@@ -88,7 +88,7 @@ pub enum Entry<'m> {
 }
 
 impl<'m> Message<'m> {
-    /// Returns a view of a message; `None` if the header is truncated.
+    /// Returns a view of the message in `bytes`; `None` if the header of the message is truncated.
     #[must_use]
     pub fn parse(bytes: &'m [u8]) -> Option<Self> {
         (bytes.len() >= HEADER_LENGTH).then_some(Self { bytes })

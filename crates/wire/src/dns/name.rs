@@ -57,7 +57,7 @@ impl<'m> Name<'m> {
         self.has_forward_pointer
     }
 
-    /// Returns true if the name is the root.
+    /// Returns true if the name is the root name, which has no labels.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.labels().next().is_none()
@@ -119,7 +119,7 @@ struct LabelIterator<'m> {
     /// Offset of the first label since the last compression pointer. A pointer to this offset or
     /// beyond counts as a forward pointer.
     begin: usize,
-    /// True if any pointer so far pointed forward.
+    /// True if a compression pointer that was read so far pointed forward.
     has_forward_pointer: bool,
     /// Offset after the first compression pointer, where the enclosing record continues; `None`
     /// before any pointer.

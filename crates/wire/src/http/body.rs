@@ -19,7 +19,8 @@ pub struct Body {
     /// Number of remaining bytes in the body or chunk. While the digits of a chunk size are being
     /// read, the value of the digits so far.
     left: u64,
-    /// State of the body parser, one of the constants of this module such as `IN_CHUNK_DATA`.
+    /// State of the parser of the body, one of the constants of this module such as
+    /// `IN_CHUNK_DATA`.
     state: u8,
     /// 1 in lenient mode, 0 in strict mode.
     lenient: u8,
@@ -146,8 +147,8 @@ impl Body {
         .or_response(method == RequestMethod::Unknown && head.is_persistent())
     }
 
-    /// Makes the body conditional if `maybe` is true: the body is then empty if another response
-    /// begins at its first byte.
+    /// Makes the presence of the body depend on its first byte if `maybe` is true: there is no body
+    /// if another response begins there.
     const fn or_response(mut self, maybe: bool) -> Self {
         self.state = match self.state {
             IN_LENGTH_BODY if maybe => LENGTH_OR_RESPONSE,
@@ -157,8 +158,8 @@ impl Body {
         self
     }
 
-    /// Records that a body is present, after its first bytes have turned out not to begin another
-    /// response.
+    /// Records that the message has a body, because the first bytes after the head do not begin
+    /// another response.
     const fn decide(&mut self) {
         self.state = match self.state {
             LENGTH_OR_RESPONSE => IN_LENGTH_BODY,
@@ -309,8 +310,8 @@ impl Body {
         Ok(BodyPart::Framing(at))
     }
 
-    /// Returns the number of bytes at the start of `rest` that leave the state of the body parser
-    /// unchanged.
+    /// Returns the number of bytes at the start of `rest` that can be skipped, because they leave
+    /// the state of the body parser unchanged.
     fn unchanged_prefix_length(&self, rest: &[u8]) -> usize {
         match self.state {
             IN_TRAILER_VALUE | IGNORED_AFTER_SIZE if self.lenient != 0 => {
@@ -320,8 +321,8 @@ impl Body {
         }
     }
 
-    /// Changes a body that was announced as chunked but has no chunks into a body without chunks
-    /// (lenient mode).
+    /// Converts a body that was announced as chunked, but has no chunks, to a body without chunks.
+    /// Used in lenient mode only.
     fn reinterpret_as_unchunked(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.stated_length;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);

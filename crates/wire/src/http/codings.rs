@@ -21,8 +21,9 @@ pub enum ContentCoding {
 /// Content Coding Registry).
 const OTHER_REGISTERED: &str = "zstd compress x-compress exi pack200-gzip aes128gcm dcb dcz";
 
-/// Content codings in the order of application, without `identity`, in 2 bytes of plain data. If
-/// there are more than four codings, the last one stored is [`ContentCoding::OtherRegistered`].
+/// The content codings of a message, without `identity`, in the order in which they were applied.
+/// The value is 2 bytes of plain data. If there are more than four codings, the last one stored is
+/// [`ContentCoding::OtherRegistered`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct ContentCodings(u16);

@@ -26,7 +26,7 @@ pub struct Head<'b> {
     pub version: &'b [u8],
     /// True if connections persist by default in this version of HTTP.
     pub is_persistent_version: bool,
-    /// Parsed header fields.
+    /// Values of the header fields that the parser evaluates.
     pub fields: EvaluatedFields<'b>,
 }
 
@@ -128,9 +128,9 @@ fn line_text(bytes: &[u8], line: HeadLine) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
 
-/// Returns the offset after the empty lines before a head. RFC 9112 §2.2 permits empty lines before
-/// a request; this parser also permits them before a response. Lenient mode skips other white space
-/// too.
+/// Returns the offset of the head after any empty lines before it. RFC 9112 §2.2 permits empty
+/// lines before a request; this parser also permits them before a response. Lenient mode skips
+/// other white space too.
 fn offset_after_empty_lines(bytes: &[u8], mode: ParseMode) -> usize {
     let blank = |byte: &&u8| match mode {
         ParseMode::Strict => matches!(byte, b'\r' | b'\n'),

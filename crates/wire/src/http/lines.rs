@@ -60,23 +60,24 @@ pub struct HeadSearch(u8);
 
 /// State of the search for the end of a head, before the first line.
 const BEFORE_HEAD: u8 = 0;
-/// State of the search in a line that contains text.
+/// State of the search for the end of a head, in a line that contains text.
 const IN_TEXT_LINE: u8 = 1;
-/// State of the search after one CR in a line that contains text.
+/// State of the search for the end of a head, after one CR in a line that contains text.
 const AFTER_TEXT_CR: u8 = 2;
-/// State of the search after several CRs in a line that contains text.
+/// State of the search for the end of a head, after several CRs in a line that contains text.
 const AFTER_TEXT_CRS: u8 = 3;
-/// State of the search at the beginning of a line.
+/// State of the search for the end of a head, at the beginning of a line.
 const AT_LINE_START: u8 = 4;
-/// State of the search after a CR in an empty line.
+/// State of the search for the end of a head, after a CR in an empty line.
 const AFTER_EMPTY_LINE_CR: u8 = 5;
-/// State of the search after one space or tab in an otherwise empty line.
+/// State of the search for the end of a head, after one space or tab in an otherwise empty line.
 const BLANK: u8 = 6;
-/// State of the search after a line that consists of a space or tab and LF.
+/// State of the search for the end of a head, after a line that consists of a space or tab and LF.
 const AFTER_BLANK_LINE: u8 = 7;
 
 impl HeadSearch {
-    /// Restores a search from the number that [`HeadSearch::number`] returned.
+    /// Restores a search for the end of a head from the number that [`HeadSearch::number`]
+    /// returned.
     #[must_use]
     pub const fn from_number(number: u8) -> Self {
         Self(number)

@@ -20,7 +20,7 @@ pub enum Start<'b> {
     },
     /// A status line.
     Response {
-        /// Status code; 0 if the code is invalid.
+        /// HTTP status code; 0 if the code is invalid.
         status: u16,
         /// Reason phrase as sent; empty if there is none.
         reason: &'b [u8],

@@ -181,7 +181,7 @@ enum Preamble {
     More(usize),
     /// The record is an alert that ends the connection.
     Alert,
-    /// No part of the record may precede a hello, or the record is unreadable.
+    /// The record must not precede a hello, or is unreadable.
     Other,
 }
 

@@ -35,8 +35,8 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Opens the next bundle: copies the beginning of the bundle from the ring, and decodes it.
-    /// Returns the reason if there is no next bundle.
+    /// Opens the next bundle of the ring: copies the beginning of the bundle from the ring, and
+    /// decodes it. Returns the reason if there is no next bundle.
     fn open_bundle(&mut self) -> Result<ReadBlocksOutcome, Failure> {
         let Some(input) = &mut self.input else { return Ok(ReadBlocksOutcome::WriterEnded) };
         if self.end_number.is_some_and(|last| self.next >= last) {
@@ -60,8 +60,8 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Counts the blocks that were overwritten in the ring before the current bundle. Fails if the
-    /// number of the bundle's first block is lower than expected.
+    /// Counts the blocks that were overwritten in the ring between the last block read and the
+    /// current bundle. Fails if the number of the bundle's first block is lower than expected.
     fn count_gap(&mut self) -> Result<(), MessageDefect> {
         let first = self.bundle.first;
         match self.next_block.replace(first) {
@@ -75,9 +75,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the rest of the current bundle's index. If the bundle holds fragments of messages and
-    /// no arc selects any of their classes, skips all blocks of the bundle instead. Blocks of
-    /// streams are always read, because they contain the position at which the session continues.
+    /// Copies the stamps and entries of the blocks in the current bundle, which complete the
+    /// bundle's index. If the bundle holds fragments of messages and no arc selects any of their
+    /// classes, skips all blocks of the bundle instead. Blocks of streams are always read, because
+    /// they contain the position at which the session continues.
     fn copy_items_if_needed(&mut self, intake: &Intake<'_>) {
         let mut classes = self.bundle.classes();
         if self.bundle.is_framed() && !classes.any(|class| intake.taken.contains(class)) {
@@ -146,7 +147,8 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Marks the next block of the bundle, whose frame ends at this offset, as processed.
+    /// Marks the next block of the current bundle as processed. `frame_end` is the offset at which
+    /// the frame of this block ends.
     fn pass_block(&mut self, frame_end: usize) {
         self.bundle.pass(frame_end);
         self.next_block = self.next_block.map(|next| next + 1);
@@ -215,8 +217,8 @@ impl Shared {
         intake.append_block_entry(entry);
     }
 
-    /// Counts the unread blocks in the ring: the rest of the current bundle, and the following
-    /// bundles up to but excluding bundle number `last`.
+    /// Counts the unread blocks in the ring: the rest of the current bundle, and all bundles after
+    /// it whose numbers are below `last`.
     pub(super) fn count_unread(&mut self, last: u64) {
         let mut unread = self.bundle.left() as u64;
         self.next_block = self.next_block.map(|next| next + unread);

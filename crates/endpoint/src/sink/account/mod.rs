@@ -1,11 +1,11 @@
 //! `account`: writes the account of each flow: its two peers, the amount of data in each direction,
 //! and the duration.
 //!
-//! Input: any blocks. Output: a JSON object per line for each session of a filter upstream or, in
-//! blocks without a session, for each pair of addresses and ports. A flow is written when its
-//! session ends, when it has been idle for the idle time, when the path ends, or when the table is
-//! full. The memory is limited by the size of the table. The report counts the flows that were
-//! written because the table was full. [SL §6.1]
+//! The sink accepts all blocks, and writes one JSON object per line for each flow. A flow is a
+//! session that a filter upstream has assigned or, for blocks without a session, a pair of
+//! addresses and ports. A flow is written when its session ends, when it has been idle for the idle
+//! time, when the path ends, or when the table is full. The memory is limited by the size of the
+//! table. The report counts the flows that were written because the table was full. [SL §6.1]
 
 mod table;
 

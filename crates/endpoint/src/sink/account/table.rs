@@ -24,14 +24,16 @@ type FlowQueue = BTreeMap<QueuePlace, FlowKey>;
 /// The key of a flow. Each variant begins with the index of the flow's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum FlowKey {
-    /// The index of the source, and the session number that a filter upstream has assigned.
+    /// A flow with a session: the index of its source, and the session number that a filter
+    /// upstream has assigned.
     Session(u16, u32),
-    /// The index of the source, and the addresses, ports and protocol, regardless of direction.
+    /// A flow without a session: the index of its source, and its addresses, ports and protocol.
+    /// Both directions of the flow have the same key.
     Pair(u16, Flow),
 }
 
 impl FlowKey {
-    /// Returns the index of the flow's source.
+    /// Returns the index of the source from which the flow comes.
     const fn origin(&self) -> u16 {
         match self {
             Self::Session(origin, _) | Self::Pair(origin, _) => *origin,

@@ -19,8 +19,8 @@ use std::fs::File;
 #[derive(Debug)]
 pub(super) struct IndexFile(BufferedOutputFile);
 
-/// One line of the index. Its schema is public. The schema version and the address fields are those
-/// of the sink `json`.
+/// One line of the index of a file set. Its schema is public. The schema version and the address
+/// fields are those of the sink `json`.
 struct IndexLine<'a> {
     file: &'a OutputFile,
     names: &'a ClassNames,

@@ -50,8 +50,8 @@ pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
     "maximum number of sessions in memory",
 );
 
-/// Policy for the files of a [`FileSet`], chosen by the sink: names, completeness and contents of
-/// the index.
+/// Policy for the files of a [`FileSet`], chosen by the sink: the names of the files, the condition
+/// under which a file counts as complete, and the contents of the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSetPolicy {
     /// Suffix of the names of output files, such as `.pcap`.
@@ -77,7 +77,7 @@ pub(crate) struct FileSet {
     open_max: usize,
     known_max: usize,
     files: HashMap<FileKey, OutputFile>,
-    /// Memory used by the descriptions of unfinished files, in bytes.
+    /// Memory used by the message descriptions of unfinished files, in bytes.
     description_bytes: usize,
     /// Keys of all unfinished files, ordered by last use. The map keys are values of a logical
     /// clock.

@@ -116,7 +116,8 @@ impl OutputFile {
         }
     }
 
-    /// Updates times, counters and direction state for a block.
+    /// Updates the times, the counters and the state of the direction for a block that is added to
+    /// the file.
     pub(crate) fn update_for_block(&mut self, block: &Block<'_>) {
         self.first = self.first.min(block.context.time);
         self.last = self.last.max(block.context.time);
@@ -155,7 +156,7 @@ impl OutputFile {
         }
     }
 
-    /// Marks the direction to which this block belongs as ended.
+    /// Marks a direction of the file as ended: the direction to which this block belongs.
     pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
         let is_broken = block.context.flags.has(BlockFlags::END_MASK);
         let direction = self.direction_state(block);
@@ -163,12 +164,12 @@ impl OutputFile {
         direction.is_broken |= is_broken;
     }
 
-    /// Returns true if the file has received a description but no other block.
+    /// Returns true if the file has received a message description but no other block.
     pub(crate) fn has_only_description(&self) -> bool {
         self.messages > 0 && self.blocks == 0
     }
 
-    /// Returns true if both directions have ended.
+    /// Returns true if both directions of the file's session have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.directions.iter().all(|direction| direction.ended)
     }
@@ -191,8 +192,9 @@ impl OutputFile {
         self.missing == 0 && !is_incomplete && self.directions.iter().all(is_direction_complete)
     }
 
-    /// Returns true if the message in the file was decoded (for example decompressed), and false if
-    /// its bytes are still encoded. Returns `None` if the message had no content coding.
+    /// Returns true if the contents of the message in the file were decoded (for example
+    /// decompressed), and false if they are still encoded. Returns `None` if the message had no
+    /// content coding.
     pub(super) fn is_content_decoded(&self) -> Option<bool> {
         let coding = self.description().and_then(|record| record.text(Field::ContentEncoding));
         (coding.is_some() || self.is_decoded).then_some(self.is_decoded)

@@ -39,9 +39,9 @@ impl BufferedOutputFile {
         if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
     }
 
-    /// Returns true if frames can be written directly from kernel memory. The old contents of the
-    /// file must already have been replaced or repaired. In addition, it must be possible to remove
-    /// written bytes again, or the output must be /dev/null.
+    /// Returns true if frames can be written directly from kernel memory. This requires that the
+    /// old contents of the file have already been replaced or repaired. It also requires that
+    /// written bytes can be removed again, or that the output is /dev/null.
     pub(crate) fn can_write_in_place(&self) -> bool {
         let begun = matches!(self.old_contents, OldContents::Nothing);
         begun && !self.is_shared && (self.is_locked || self.is_null)
@@ -53,7 +53,7 @@ impl BufferedOutputFile {
         OutCheckpoint { buffered: self.buffer.len(), blocks: self.blocks.len() }
     }
 
-    /// Removes everything that was appended to the buffer after the mark.
+    /// Removes everything that was appended to the buffer after `mark` was created.
     pub(crate) fn rewind(&mut self, mark: OutCheckpoint) {
         self.buffer.truncate(mark.buffered);
         self.blocks.truncate(mark.blocks);
@@ -79,8 +79,9 @@ impl BufferedOutputFile {
         FramePiece { frame, length, at: self.buffer.len() }
     }
 
-    /// Writes the buffer and the pieces, each at its position between the buffered bytes, and
-    /// empties the buffer. Fails in the same cases as [`BufferedOutputFile::flush`].
+    /// Writes the buffered bytes, with the frames in kernel memory that `pieces` lists inserted at
+    /// their positions, and empties the buffer. Fails in the same cases as
+    /// [`BufferedOutputFile::flush`].
     pub(crate) fn flush_in_place(
         &mut self,
         batch: &BatchInPlace<'_>,
@@ -101,8 +102,8 @@ impl BufferedOutputFile {
         })
     }
 
-    /// Removes the last `bytes` bytes from the file, and subtracts `blocks` from the amounts
-    /// written. Each of these blocks must have been written as one item.
+    /// Removes the last `bytes` bytes from the file, and subtracts `blocks` from the amount
+    /// written. Each of the removed blocks must have been written as one item.
     pub(crate) fn remove_written_bytes(
         &mut self,
         bytes: usize,

@@ -46,7 +46,8 @@ impl InPlaceSources {
         self.sources.iter().find(|frames| frames.id() == dbuf).cloned()
     }
 
-    /// Returns the frames that were overwritten before they were written, with the reason.
+    /// Returns the amount of frames that a kernel program overwrote before the sink wrote them to
+    /// the file, with the drop reason. The list is empty if there are none.
     pub(super) fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         let some = (self.lapped.blocks > 0).then(|| ("lapped".into(), self.lapped));
         some.into_iter().collect()
@@ -95,10 +96,10 @@ impl Pcap {
         self.copy_intact_frames(batch, &frames)
     }
 
-    /// Adds the pcap record of a block to the output. Appends the record's header to the buffer.
-    /// Adds the frame to the pieces that are written directly from kernel memory if `in_place` is
-    /// true, and otherwise appends a copy of it to the buffer. Returns the length of the record in
-    /// bytes.
+    /// Adds the pcap record of a block to the output, and returns the length of the record in
+    /// bytes. The header of the record is appended to the buffer. If `in_place` is true, the frame
+    /// is added to the pieces that are written directly from kernel memory. Otherwise, a copy of
+    /// the frame is appended to the buffer.
     fn add_record(
         &mut self,
         block: &Block<'_>,

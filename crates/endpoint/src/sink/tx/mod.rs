@@ -80,7 +80,7 @@ It needs CAP_NET_RAW; `streamline doctor` shows missing rights.",
 /// The catalog entry of `tx`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
-/// Maximum time for which one frame waits for room in the queue.
+/// Maximum time for which one frame waits for room in the transmit queue of the device.
 const QUEUE_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest pause between two attempts to send when the queue is full. Pauses are needed because
 /// the kernel does not notify a sender that a full queue has room again. At 1 Gbit/s, two frames of
@@ -128,13 +128,13 @@ struct TxSink {
     sent_bytes: u64,
     completed: u64,
     dropped: [Amount; UNSENT_REASON_TEXTS.len()],
-    /// Reusable memory for frames whose checksum the sink completes; the sink sends these copies
-    /// instead.
+    /// Reusable memory for copies of frames whose checksums the sink completes. The sink sends
+    /// these copies instead of the original frames.
     copies: Vec<u8>,
     /// True if the last frame was dropped because the queue stayed full. Later frames then do not
     /// wait for room until one of them has been sent.
     has_timed_out: bool,
-    /// Maximum time for which one frame waits for room in the queue.
+    /// Maximum time for which one frame waits for room in the transmit queue of the device.
     room_wait_max: Duration,
     /// Number of frames that waited for room in the queue until the time limit.
     timeouts: u64,

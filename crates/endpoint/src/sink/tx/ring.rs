@@ -13,7 +13,8 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::{SendReport, SendStopReason};
 use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
-/// Number of entries in the transmit ring and in the completion ring.
+/// Number of entries in each of the two rings of the AF_XDP socket, for transmission and for
+/// completion.
 const RING_ENTRIES: u32 = 4096;
 /// Number of frame buffers that the ring allocates if no source lends its memory.
 const FRAME_BUFFER_COUNT: u32 = 1024;
@@ -144,8 +145,8 @@ impl Ring {
         self.sender.withdraw().map(drop)
     }
 
-    /// Blocks until the kernel has transmitted all accepted frames, but at most for
-    /// [`FINISH_TIMEOUT`] and not after a failed call. Returns the number of frames whose
+    /// Blocks until the kernel has transmitted all accepted frames. Stops waiting after
+    /// [`FINISH_TIMEOUT`], or when a system call fails. Returns the number of frames whose
     /// transmission has not been completed.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();

@@ -89,8 +89,9 @@ impl AttachPoint {
     }
 
     /// Attaches a program at this point. On an interface, the program runs before all programs that
-    /// are already attached; a program that takes only some flows runs after those of Streamline.
-    /// On sockets, the program is attached for both directions, and runs after all other programs.
+    /// are already attached. As an exception, a program that takes only some flows runs after the
+    /// programs of Streamline. On sockets, the program is attached for both directions, and runs
+    /// after all other programs.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());

@@ -2,8 +2,8 @@
 
 /// Interval, in nanoseconds, between two comparisons of the monotonic clock with the time of day.
 const CLOCK_COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
-/// Largest change of the offset, in nanoseconds, that is ignored. A comparison of the clocks may be
-/// wrong by this much.
+/// Largest change of the offset between monotonic time and the time of day, in nanoseconds, that is
+/// ignored. A measurement of the offset may be wrong by this much.
 const DRIFT_TOLERANCE_NS: u64 = 20_000;
 
 /// The offset between monotonic time and the time of day, which is measured repeatedly.
@@ -41,8 +41,9 @@ impl ClockOffset {
     }
 }
 
-/// Returns the offset and the monotonic time of its measurement. Uses the best of five attempts,
-/// because the thread may be preempted during an attempt.
+/// Returns the offset between monotonic time and the time of day, and the monotonic time of the
+/// measurement. Uses the best of five attempts, because the thread may be preempted during an
+/// attempt.
 fn measure_clock_offset() -> (u64, u64) {
     let once = |_| {
         let before = sys::clock::monotonic_ns();

@@ -18,8 +18,8 @@ use wire::ethernet;
 pub(super) const TAG_SIZE: usize = 4;
 /// Offset in bytes at which a VLAN tag is inserted into an Ethernet frame.
 const TAG_OFFSET: usize = ethernet::ETHERTYPE_FIELD_OFFSET;
-/// Distance in bytes between the positions of consecutive frames. The distance exceeds the maximum
-/// length of a frame, so frames do not overlap.
+/// Distance in bytes between the positions that pointers to consecutive frames contain. The
+/// distance exceeds the maximum length of a frame, so frames do not overlap.
 const FRAME_POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
 
 /// The frames in kernel rings that a source emits without copying them.
@@ -47,14 +47,14 @@ pub struct BatchInPlace<'f> {
 }
 
 impl FramesInPlace {
-    /// Creates a container for frames in these rings, with an empty batch. Returns `None` if no
-    /// dbuf ids remain.
+    /// Creates an empty set of frames in the rings of kernel programs, to be used without copies.
+    /// Returns `None` if no dbuf id remains for the set.
     #[must_use]
     pub fn new(rings: Arc<ProgramRings>) -> Option<Self> {
         Some(Self { id: buffer::ids::allocate_id()?, rings, batch: Mutex::default() })
     }
 
-    /// Returns the dbuf id by which a rich pointer refers to a frame in this container.
+    /// Returns the dbuf id that rich pointers to these frames contain.
     #[must_use]
     pub const fn id(&self) -> DbufId {
         self.id
@@ -68,7 +68,7 @@ impl FramesInPlace {
         BatchInPlace { id: self.id, rings: &self.rings, staged }
     }
 
-    /// Begins the next batch, which has no frames yet, and returns it.
+    /// Begins the next batch of frames and returns it. The batch is empty at first.
     #[must_use]
     pub fn begin_batch(&self) -> BatchInPlace<'_> {
         let mut batch = self.batch();

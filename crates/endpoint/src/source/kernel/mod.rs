@@ -60,21 +60,21 @@ pub trait Attachment: fmt::Debug + Send + Sync {
 /// Components from which a [`KernelSource`] is created.
 #[derive(Debug)]
 pub struct KernelSourceParts {
-    /// The rings to which the programs write.
+    /// The rings to which the kernel programs write frames.
     pub rings: Arc<ProgramRings>,
-    /// Doorbell that the programs notify when they export a frame.
+    /// Doorbell that the kernel programs notify when they export a frame.
     pub doorbell: RingBuffer,
-    /// The attached programs.
+    /// The attached kernel programs whose frames the source emits.
     pub attachment: Arc<dyn Attachment>,
-    /// Attach point of the programs.
+    /// Attach point of the kernel programs whose frames the source emits.
     pub attach_point: AttachPoint,
     /// The edges on which frames leave the programs. The index of an edge in this list is the exit
     /// number that programs use. The value is the index of the edge's pointer ring on each
     /// processor ([`reader`] calls this ring a sink).
     pub edges: Vec<u32>,
-    /// Pointer rings of the taps, which are further exits, numbered after the edges. The readers of
-    /// a tap get copies of the blocks that leave a filter in the kernel. No counter of the path
-    /// includes these copies.
+    /// Indices of the pointer rings of the taps. Each tap is a further exit of the programs; its
+    /// number follows those of the edges. The readers of a tap get copies of the blocks that leave
+    /// a filter in the kernel. No counter of the path includes these copies.
     pub taps: Vec<u32>,
     /// Index of the source among the sources of its path.
     pub origin: u16,
@@ -103,7 +103,7 @@ pub struct KernelSource {
     /// Frames that this source leaves in kernel memory for sinks that use them there. `None` if no
     /// dbuf id was available for them.
     in_place: Option<Arc<FramesInPlace>>,
-    /// True if the rings were empty after the last blocks were emitted.
+    /// True if the rings of the kernel programs were empty after the source last emitted blocks.
     is_drained: bool,
     /// Time of the source's last check that the interface still exists.
     checked_at: Time,
@@ -148,7 +148,8 @@ struct StagedBlock {
 }
 
 impl KernelSource {
-    /// Creates a source that reads the rings, starting with the first frame of each ring.
+    /// Creates a source that reads the rings of kernel programs, starting with the first frame of
+    /// each ring.
     #[must_use]
     pub fn new(parts: KernelSourceParts) -> Self {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];
@@ -456,7 +457,8 @@ impl Source for KernelSource {
 }
 
 impl KernelSource {
-    /// Returns the block counts of each edge.
+    /// Returns, for each edge on which blocks leave the kernel programs, the counts of blocks and
+    /// lost frames.
     fn edge_counts(&self) -> Vec<ArcCounts> {
         let both = self.arrived.iter().zip(self.reader.exit_losses()).zip(self.reader.gaps());
         both.map(|((arrived, missing), gaps)| {

@@ -41,12 +41,13 @@ const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
 pub struct ExportedFrame {
     /// Index of the CPU on which the program ran.
     pub cpu: u32,
-    /// Index of the pointer ring (sink) that contained the frame's pointer, among the pointer rings
-    /// of that CPU.
+    /// Index of the pointer ring that contained the pointer to the frame, among the pointer rings
+    /// of the CPU `cpu`. A pointer ring is also called a sink.
     pub sink: u32,
-    /// Number of the exit through which the frame left the program.
+    /// Number of the exit through which the frame left the kernel program. Each exit is an edge of
+    /// the program.
     pub edge: u32,
-    /// Number of frames that left on this exit and processor before this frame.
+    /// Number of frames that earlier left the program on the same exit and the same processor.
     pub number: u64,
     /// The pointer to the frame, as written by the program.
     pub pointer: FramePointer,
@@ -54,7 +55,7 @@ pub struct ExportedFrame {
     pub header: RecordHeader,
 }
 
-/// Counters of the frames that left a program on an exit but did not become blocks.
+/// Counters of the frames that left a kernel program on one exit but did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitLosses {
     /// Number of frames that were overwritten before they were copied.
@@ -70,7 +71,7 @@ pub struct RecordHeader {
     pub length: u32,
     /// Number of captured bytes of the frame.
     pub captured: u32,
-    /// Time of the program run, in nanoseconds of the monotonic clock.
+    /// Time at which the kernel program ran, in nanoseconds of the monotonic clock.
     pub time: u64,
     /// Control word and protocol of a VLAN tag that the kernel stores outside the frame, or `None`
     /// if there is no such tag.
@@ -89,37 +90,37 @@ pub struct Reader {
     /// Indices of the pointer rings (sinks) in which the last call of
     /// [`Reader::load_writer_positions`] found unread pointers.
     filled_sinks: Vec<usize>,
-    /// Index of the pointer ring (sink) to which each exit belongs, by exit number.
+    /// For each exit of the programs, the index of the pointer ring (sink) to which the exit
+    /// belongs.
     exit_sinks: Vec<u32>,
-    /// For each exit, the number of frames lost so far.
+    /// For each exit of the programs, the number of frames lost so far.
     lost_frames: Vec<u64>,
-    /// For each exit, the positions of the lost frames.
+    /// For each exit of the programs, the positions of the lost frames.
     gaps: Vec<LossRanges>,
-    /// Number of frames that the reader has passed, for each processor and exit. Used only for
-    /// exits that share a sink.
+    /// For each processor and each exit of the programs, the number of frames that the reader has
+    /// passed. Used only for exits that share a pointer ring.
     passed_frames: Vec<u64>,
 }
 
-/// One pointer ring (sink) of one processor.
+/// The reader's state for one pointer ring (sink) of one processor.
 #[derive(Debug)]
 struct PointerRing {
     cpu: u32,
     sink: u32,
-    /// The exit to which all pointers in the ring belong, or `None` if several exits share the
-    /// ring.
+    /// The only exit whose pointers the ring contains, or `None` if several exits share the ring.
     only_exit: Option<u32>,
-    /// Number of the next pointer to read.
+    /// Number of the next pointer to read from this pointer ring.
     next_pointer: u64,
-    /// Number of pointers that the writer had published when the reader last loaded the writer's
-    /// position.
+    /// Number of pointers that the kernel program had published in this ring when the reader last
+    /// loaded the program's position.
     published: u64,
     /// Prefetched frames of the next pointers. `None` represents an overwritten frame.
     prefetched: VecDeque<Option<ExportedFrame>>,
 }
 
 impl Reader {
-    /// Creates a reader at the first frame. `exit_sinks` contains, for each exit, the index of its
-    /// pointer ring (sink).
+    /// Creates a reader that starts at the first frame of each ring. `exit_sinks` contains, for
+    /// each exit of the programs, the index of the pointer ring (sink) to which the exit belongs.
     #[must_use]
     pub fn new(rings: Arc<ProgramRings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();
@@ -201,9 +202,9 @@ impl Reader {
         sink.prefetched.front().copied().flatten()
     }
 
-    /// Moves past the frame that [`Reader::front_frame`] returned. In a sink that several exits
-    /// share, a gap in the frame numbers of the exit shows that earlier frames were overwritten;
-    /// these frames are counted as lost.
+    /// Moves past the frame that [`Reader::front_frame`] returned. If several exits share the
+    /// frame's pointer ring, a gap in the frame numbers of its exit shows that earlier frames were
+    /// overwritten. These frames are counted as lost.
     pub fn advance_past_frame(&mut self, exported: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
@@ -218,8 +219,8 @@ impl Reader {
         self.count_lost_frames(edge, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
-    /// Counts `count` frames on exit `edge` of processor `cpu` as lost, beginning with frame number
-    /// `from`.
+    /// Counts `count` frames as lost, beginning with frame number `from`. The frames left the
+    /// program on the exit `edge` on the processor `cpu`.
     fn count_lost_frames(&mut self, edge: u32, (from, count): (u64, u64), cpu: u32) {
         let edge = edge as usize;
         if let Some((lost, gaps)) = self.lost_frames.get_mut(edge).zip(self.gaps.get_mut(edge)) {
@@ -228,8 +229,9 @@ impl Reader {
         }
     }
 
-    /// Returns, for each exit, the ranges of lost frames that are known so far. On an exit that
-    /// shares its sink, a loss becomes known when a later frame of the exit is read.
+    /// Returns, for each exit, the ranges of lost frames that are known so far. If an exit shares
+    /// its pointer ring with other exits, a loss becomes known when a later frame of the exit is
+    /// read.
     #[must_use]
     pub fn gaps(&self) -> &[LossRanges] {
         &self.gaps
@@ -251,25 +253,26 @@ impl Reader {
         self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
     }
 
-    /// Returns true if the frame was not overwritten before it was copied. `reserved` must have
-    /// been read with [`Reader::reserved_position`] after the copy.
+    /// Returns true if the frame was not overwritten before it was copied. `reserved` is the
+    /// position up to which the writer may have overwritten the ring. The caller must have read it
+    /// with [`Reader::reserved_position`] after the copy.
     #[must_use]
     pub fn is_intact(&self, exported: &ExportedFrame, reserved: u64) -> bool {
         is_intact(exported, reserved, self.rings.shape().bytes)
     }
 
-    /// Counts a frame as lost that the reader has already passed, because its copy turned out to be
-    /// invalid.
+    /// Counts as lost a frame that the reader has already passed. The caller has found that its
+    /// copy of the frame is invalid.
     pub fn count_passed_frame_as_lost(&mut self, exported: &ExportedFrame) {
         self.count_lost_frames(exported.edge, (exported.number, 1), exported.cpu);
     }
 
-    /// Returns the number of frames that are known to be lost on an exit.
+    /// Returns the number of frames that are known to be lost on this exit of the programs.
     pub fn lost_frames_on_exit(&self, exit: usize) -> u64 {
         self.lost_frames.get(exit).copied().unwrap_or(0)
     }
 
-    /// Returns, for each exit, the numbers of lost and unread frames.
+    /// Returns, for each exit of the programs, the numbers of lost and unread frames.
     #[must_use]
     pub fn exit_losses(&self) -> Vec<ExitLosses> {
         let lost = self.lost_frames.iter().map(|lost| ExitLosses { lost: *lost, unread: 0 });
@@ -286,10 +289,10 @@ impl Reader {
         missing
     }
 
-    /// Adds the missing frames of a sink that several exits share to the counters in `missing`,
-    /// which has one entry per exit. Missing frames are those that the program has counted but the
-    /// reader has not passed. Frames that are still in the ring count as unread, all others as
-    /// lost.
+    /// Counts the missing frames of a pointer ring (`sink`) that several exits share, and adds the
+    /// numbers to `missing`, which has one entry per exit. A frame is missing if the program has
+    /// counted it but the reader has not passed it. Frames that are still in the ring count as
+    /// unread, all others as lost.
     fn count_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
@@ -387,8 +390,9 @@ impl PointerRing {
         self.prefetched = prefetched;
     }
 
-    /// Reads a pointer and the header of its frame, without validating them. Returns `None` if one
-    /// of them is out of bounds, or if the pointer's exit does not belong to this sink.
+    /// Reads the pointer with this number and the header of its frame, without validating them.
+    /// Returns `None` if one of them is out of bounds, or if the exit in the pointer does not use
+    /// this pointer ring.
     fn read_frame(
         &self,
         region: &CpuRing<'_>,

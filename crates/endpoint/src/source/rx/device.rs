@@ -66,7 +66,7 @@ pub(super) struct RxDevice {
     pub(super) losses: Losses,
     /// Name of the interface as in the request.
     pub(super) name: String,
-    /// Interface index, or [`ALL_INTERFACES`] for all interfaces.
+    /// Index of the observed interface, or [`ALL_INTERFACES`] for all interfaces.
     index: u32,
     /// Socket for looking up the interface by its index, because the interface may be renamed.
     links: RouteSocket,
@@ -81,7 +81,7 @@ impl RxDevice {
         interface::run_in_namespace(parameters.netns, || Self::open_here(parameters, name))
     }
 
-    /// Opens a packet socket in the namespace of this thread.
+    /// Opens a packet socket in the network namespace of the calling thread.
     fn open_here(parameters: &RxParameters<'_>, name: &str) -> Result<Self, Failure> {
         let cannot = |error| interface::socket_failure(CALL_WATCH, name, &error);
         let step = |makes, target| parameters.steps.announce(makes, target).map_err(cannot);
@@ -151,8 +151,9 @@ impl RxDevice {
     }
 }
 
-/// Returns an unbound socket with its filter and ring, and true if the entire filter is attached.
-/// If the kernel has too little memory, the ring is smaller.
+/// Opens a packet socket without binding it to an interface. Returns the socket, with its filter
+/// and its ring, and true if the kernel applies the entire filter. If the kernel has too little
+/// memory, the ring is smaller.
 fn open_socket(
     parameters: &RxParameters<'_>,
     interface: Option<&Interface>,

@@ -322,17 +322,17 @@ const LINK_DOWN_CHECK_INTERVAL_NS: Time = 100_000_000;
 struct PacketSource {
     device: RxDevice,
     origin: u16,
-    /// Frames of the current segment, in order of arrival.
+    /// Frames of the ring segment from which the source emits, in order of arrival.
     entries: Vec<Entry>,
     emitted_entries: usize,
-    /// Pin that prevents the reuse of the current segment, or `None` if there is no current
-    /// segment.
+    /// Pin that prevents the reuse of the ring segment from which the source emits frames, or
+    /// `None` if there is no such segment.
     pin: Option<SegmentPin>,
     emitted: Amount,
     /// True if the kernel applies the filter that follows this source in the path.
     is_filtered: bool,
     unknown_link: u64,
-    /// Number of segments received from the ring.
+    /// Number of segments received from the packet ring.
     segments_received: u64,
     /// Position of the next frame in the stream of all frames that passed the kernel's filter,
     /// including dropped ones.

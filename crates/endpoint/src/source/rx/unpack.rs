@@ -107,7 +107,8 @@ pub(super) fn reinsert_tag_bytes(tag: VlanTag, at: usize, segment: &mut [u8]) ->
     Some(())
 }
 
-/// Converts an offset to 32 bits. A segment is at most `BLOCK_MAX` bytes long, so the offset fits.
+/// Converts an offset within a segment of the packet ring to 32 bits. A segment is at most
+/// `BLOCK_MAX` bytes long, so the offset fits.
 fn to_segment_offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

@@ -147,8 +147,8 @@ impl EditOutput {
         }
     }
 
-    /// Emits the block `made`, which replaces the old one. If no memory is available for it, counts
-    /// the old block as lost instead.
+    /// Emits `made`, the new block with which the filter replaces the old one. If no memory is
+    /// available for the new block, counts the old block as lost.
     fn emit_new_block(
         &mut self,
         made: NewBlock<'_>,
@@ -224,8 +224,8 @@ enum NewBlock<'b> {
 }
 
 impl NewBlock<'_> {
-    /// Converts the memory into a form that does not borrow the pool. Discards a draft; a pool that
-    /// is being edited creates no drafts, so none is lost.
+    /// Returns the memory in a form that does not borrow the pool. Heap memory is kept. A draft is
+    /// discarded; none is lost, because a pool that is being edited creates no drafts.
     fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),

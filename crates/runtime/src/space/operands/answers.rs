@@ -12,18 +12,19 @@ use std::collections::{BTreeSet, HashMap};
 /// The verdict of an operand on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// The operand answered the block. Contains the class that the operand returned, if any.
+    /// The operand answered the block. Contains the class that the operand returned for the block,
+    /// if any.
     Yes(Option<Class>),
     /// The operand did not answer the block.
     No,
     /// The operand dropped the block.
     Drop,
-    /// The operand has not decided yet.
+    /// The operand has not decided about the block yet.
     Wait,
 }
 
-/// The position of a block in the output: index of the input block, then position in the operand's
-/// output.
+/// Sort key that puts the output of an operand into input order: the index of the input block, then
+/// the position in the operand's output.
 type OutputPosition = (usize, usize);
 
 /// The new results of one operand, by ticket. A ticket is the number that identifies a block in the
@@ -32,18 +33,18 @@ type OutputPosition = (usize, usize);
 struct OperandResults {
     so_far: HashMap<u32, PartialAnswer>,
     at: HashMap<u32, OutputPosition>,
-    /// Tickets of the blocks with new results, in ascending order.
+    /// Tickets (numbers in the section) of the blocks with new results, in ascending order.
     touched: BTreeSet<u32>,
-    /// For each block that was merged into another one: its ticket, and the ticket of the other
+    /// For each block that was merged into another one, by its ticket: the ticket of the other
     /// block.
     joined: HashMap<u32, u32>,
 }
 
 impl OperandSection {
-    /// Applies the new results `answer` of an operand to blocks. The operand is at step `step` of
-    /// the section's program `program`. The blocks are those in `flow`, which the operand has just
-    /// processed, and those that were already waiting for it. Returns the blocks that have a
-    /// verdict, in input order; the other blocks wait.
+    /// Applies the new results `answer` of an operand to blocks: those in `flow`, which the operand
+    /// has just processed, and those that were already waiting for it. The operand is at step
+    /// `step` of the section's program `program`. Returns the blocks that have a verdict, in input
+    /// order; the other blocks wait.
     pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -180,7 +181,7 @@ impl OperandSection {
         });
     }
 
-    /// Returns an operand's verdict on the block with this ticket.
+    /// Returns the verdict on the block with this ticket that follows from an operand's results.
     fn verdict(&self, known: &OperandResults, ticket: u32) -> Verdict {
         let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
         match so_far {
@@ -197,9 +198,9 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.merged_into
     }
 
-    /// Applies an operand's verdict to a block: sets the class of the block and its next step. The
-    /// operand is at step `step` of the section's program `program`. Returns false if the operand
-    /// dropped the block.
+    /// Applies an operand's verdict to a block: sets the class of the block and the step at which
+    /// it continues. The operand is at step `step` of the section's program `program`. Returns
+    /// false if the operand dropped the block.
     fn set_next_step(
         &mut self,
         walk: &mut Walk<'_, '_>,
@@ -234,8 +235,8 @@ impl OperandSection {
         true
     }
 
-    /// Stores the event that the program of an inner section has dropped a block. The enclosing
-    /// program processes the event later.
+    /// Stores the event that an inner section's program has dropped a block. The enclosing program
+    /// processes the event later.
     fn report_dropped_block(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
@@ -272,8 +273,8 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Removes a block from the waiting blocks, so that it can continue. The block waits at step
-    /// `step` of the section's program `program`. Returns `None` if the block does not wait there.
+    /// Removes a block from the blocks that wait at step `step` of the section's program `program`,
+    /// so that it can continue. Returns `None` if the block does not wait there.
     fn release_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -295,8 +296,8 @@ impl OperandSection {
         })
     }
 
-    /// Removes a waiting block from the blocks that the section holds, and unpins it. Returns
-    /// `None` if the section does not hold the block.
+    /// Takes a waiting block out of the section's held blocks, and unpins it. Returns `None` if the
+    /// section does not hold the block.
     fn take_waiting_block<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -316,8 +317,8 @@ impl OperandSection {
         Some(block)
     }
 
-    /// Decides about all waiting blocks from their results so far, because no more answers will
-    /// arrive. Returns the blocks that leave the section.
+    /// Decides about all waiting blocks of the section from the results that operands have returned
+    /// so far, because no more results will arrive. Returns the blocks that leave the section.
     pub(super) fn release_all_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -352,9 +353,9 @@ impl OperandSection {
         all
     }
 
-    /// Releases the waiting blocks whose operand a hot swap has removed. A block gets class 0 if
-    /// the operand passed a part of the block with class 0. Otherwise, it gets its result so far
-    /// (`result` in [`super::Classes`]).
+    /// Releases the blocks that wait for an operand that a hot swap has removed. A block gets class
+    /// 0 if the operand passed a part of the block with class 0. Otherwise, it gets its result so
+    /// far (`result` in [`super::Classes`]).
     pub(super) fn release_orphaned_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

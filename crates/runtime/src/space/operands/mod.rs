@@ -44,24 +44,23 @@ pub struct OperandSection {
     /// Compiled expressions of the section and of its inner sections. An enclosing program precedes
     /// the programs in its operands.
     programs: Vec<Program>,
-    /// The most recently assigned ticket, which identifies a block in the section.
+    /// Ticket that was assigned last. A ticket identifies a block in the section.
     last: u32,
-    /// Number of copies that filters of the operands currently hold of a block, by ticket of the
-    /// block.
+    /// Number of copies of each block that the operands' filters currently hold, by the block's
+    /// ticket.
     held: HashMap<u32, u32>,
-    /// Tickets of the blocks that were merged into another block, by the ticket of that other
-    /// block.
+    /// For each block into which others were merged, by its ticket: the tickets of those others.
     joined: HashMap<u32, Vec<u32>>,
-    /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes`
-    /// is true.
+    /// Class with which each block entered the section, by the block's ticket. Used only if
+    /// `needs_entry_classes` is true.
     entry_classes: HashMap<u32, Class>,
-    /// True if the program of an inner section selects blocks by the class that they had on entry
-    /// into the whole section.
+    /// True if an inner section selects blocks by the class that they had on entry into the whole
+    /// section.
     needs_entry_classes: bool,
-    /// Events of blocks in the programs of inner sections: held, released, dropped or merged. The
-    /// enclosing program has not processed these events yet.
+    /// Events of blocks in the programs of inner sections (held, released, dropped or merged) that
+    /// the enclosing program has not processed yet.
     fates: Vec<Fate>,
-    /// Waiting blocks whose operand a hot swap has removed.
+    /// Blocks that wait for operands that a hot swap has removed.
     orphans: Vec<WaitingBlock>,
 }
 
@@ -69,10 +68,10 @@ pub struct OperandSection {
 #[derive(Debug, Default)]
 struct Program {
     steps: Vec<Step>,
-    /// The first step for a block that enters the program.
+    /// The step at which blocks enter the program.
     first: NextStep,
-    /// Position of the operand that contains this program; `None` for the program of the whole
-    /// section.
+    /// Position, in the enclosing program, of the operand that contains this program; `None` for
+    /// the program of the whole section.
     inside: Option<OperandPosition>,
     /// Blocks that wait for the answer of an operand of this program, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
@@ -82,7 +81,8 @@ struct Program {
 /// index of the part in the operand.
 type OperandPosition = (usize, usize, usize);
 
-/// A step of a program: an operand, and the next step for each answer.
+/// A step of a program: an operand, and the next step for blocks that the operand answers and for
+/// others.
 #[derive(Debug)]
 struct Step {
     /// Classes of the blocks that the operand processes. A block with any other class continues at
@@ -93,7 +93,7 @@ struct Step {
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
-    /// True if a block that the operand answers gets the class that the operand returned.
+    /// True if a block that the operand answers gets the class that the operand returned for it.
     sets_class: bool,
 }
 
@@ -106,37 +106,38 @@ enum OperandPart {
     Program(usize),
 }
 
-/// The next step of a block.
+/// The step at which a block continues after a step of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum NextStep {
-    /// Continue at another step of the same program. Contains the index of the step.
+    /// Continue at the step of the same program with this index.
     Ask(usize),
-    /// Leave the program with the class that results from the operands' answers.
+    /// Leave the program as answered, with the class that results from the operands' answers.
     Yes,
-    /// Leave the program with class 0.
+    /// Leave the program as unanswered, with class 0.
     #[default]
     No,
 }
 
-/// A block that waits for an operand's answer.
+/// A block that waits until an operand has answered.
 #[derive(Debug)]
 struct WaitingBlock {
-    /// List that contains the waiting block, which the section holds.
+    /// List of the section's held blocks that contains the waiting block.
     list: HeldList,
     /// Index of the step whose answer the block waits for.
     step: usize,
-    /// Ticket of the block into which this block was merged; `None` if it was not merged.
+    /// Ticket (number in the section) of the block into which this block was merged; `None` if it
+    /// was not merged.
     merged_into: Option<u32>,
     classes: Classes,
     so_far: PartialAnswer,
 }
 
-/// The classes of a block while a section is evaluated.
+/// The classes that a block has while a section is evaluated for it.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
-    /// Class on entry into the section.
+    /// Class of the block on entry into the section.
     entry: Class,
-    /// Class on entry into the operand.
+    /// Class of the block on entry into the operand.
     incoming: Class,
     /// Class that the block gets if the program answers the block. This is the class from the last
     /// operand that answered, outside negations. Before any such answer, it is the class on entry
@@ -144,16 +145,16 @@ struct Classes {
     result: Class,
 }
 
-/// The results of one operand for one block so far.
+/// The results that one operand has returned for one block so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialAnswer {
-    /// Nonzero class with which the operand passed a part of the block; `None` if there is none.
+    /// Nonzero class that the operand gave to a part of the block; `None` if there is none.
     class: Option<Class>,
-    /// True if the operand passed a part of the block and gave it class 0.
+    /// True if the operand gave class 0 to a part of the block.
     has_class_0: bool,
     /// True if the operand dropped a part of the block.
     dropped: bool,
-    /// True if bytes of the block reached the operand's last filter.
+    /// True if bytes of the block have reached the operand's last filter.
     arrived: bool,
 }
 
@@ -232,7 +233,8 @@ impl OperandSection {
         number
     }
 
-    /// Returns the position of a filter in the operands, or `None` if it is not part of any.
+    /// Returns the position of a filter among the parts of the operands, or `None` if no operand
+    /// contains the filter.
     fn operand_position(&self, node: NodeId) -> Option<OperandPosition> {
         self.programs.iter().enumerate().find_map(|(program, it)| {
             it.steps.iter().enumerate().find_map(|(step, it)| {
@@ -246,7 +248,7 @@ impl OperandSection {
     }
 }
 
-/// A step of a program under construction, whose inner sections are not compiled yet.
+/// A step of a program that is being compiled. Its inner sections are not compiled yet.
 struct DraftStep<'e> {
     accepted: SelectedClasses,
     operand: Vec<(SelectedClasses, &'e OperandExpr)>,
@@ -255,9 +257,9 @@ struct DraftStep<'e> {
     sets_class: bool,
 }
 
-/// Appends the steps of an expression to `steps`, last step first, and returns the step at which
-/// blocks begin. Blocks that the expression answers continue at `yes`, others at `no`. `sets_class`
-/// is true if the class that an operand returns becomes the class of the block.
+/// Compiles an expression to steps, and appends the steps to `steps`, last step first. Returns the
+/// step at which blocks begin. Blocks that the expression answers continue at `yes`, others at
+/// `no`. `sets_class` is true if the class that an operand returns becomes the class of the block.
 fn compile<'e>(
     expression: &'e OperandExpr,
     (yes, no): (NextStep, NextStep),
@@ -289,9 +291,9 @@ fn compile<'e>(
     NextStep::Ask(steps.len() - 1)
 }
 
-/// Appends the parts of a chain to `operand`, each with the classes that it accepts from the
-/// previous part. Nested chains are flattened. `wanted` contains the classes that the first part
-/// accepts.
+/// Flattens a chain: appends its parts to `operand`, each with the classes that it accepts from the
+/// previous part. Nested chains are flattened, too. `wanted` contains the classes that the first
+/// part accepts.
 fn flatten_chain<'e>(
     wanted: &SelectedClasses,
     part: &'e OperandExpr,
@@ -303,9 +305,9 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Appends the steps of a subexpression like [`compile`], but restricts them to some blocks. The
-/// subexpression applies only to blocks whose class on entry into the section is in `asked`. Other
-/// blocks continue at `no`.
+/// Appends the steps of a subexpression like [`compile`], and one step that restricts the
+/// subexpression to some blocks: those whose class on entry into the section is in `asked`. All
+/// other blocks continue at `no`.
 fn compile_entry<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),
@@ -321,5 +323,5 @@ fn compile_entry<'e>(
     NextStep::Ask(steps.len() - 1)
 }
 
-/// Maximum number of blocks per call of an operand.
+/// Maximum number of blocks that one call passes to a filter in an operand.
 const CALL_BLOCKS_MAX: usize = LANES;

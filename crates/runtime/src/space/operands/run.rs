@@ -8,34 +8,36 @@ use abi::Class;
 use filter::{Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
 
-/// A block on its way through the programs of a section.
+/// A block that a section's programs are evaluating, with its next step.
 pub(super) struct EvaluatedBlock<'a> {
-    /// The block, which the section leaves unchanged.
+    /// The evaluated block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
-    /// Sequence number of the block. In the program of the whole section, the last fork assigned
-    /// this number ([`Batch::order`]). In the program of an inner section, it is the block's index
-    /// in the enclosing program.
+    /// Sequence number of the block. In the program of the whole section, it is the number that the
+    /// last fork assigned ([`Batch::order`]). In the program of an inner section, it is the block's
+    /// index in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
     pub(super) next_step: NextStep,
 }
 
-/// A block in the output of one part of an operand.
+/// A block that one part of an operand has emitted.
 pub(super) struct OperandBlock<'a> {
     pub(super) block: Block<'a>,
-    /// Index of the input block from which this block was made, among the blocks that are evaluated
-    /// together.
+    /// Index of the input block from which this block was made, among the blocks that one call
+    /// evaluates.
     pub(super) input_index: u32,
 }
 
-/// The output of an operand so far.
+/// The output that an operand has emitted so far.
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
     pub(super) output: Vec<OperandBlock<'a>>,
-    /// Tickets of the blocks of which at least one byte reached the operand's last part.
+    /// Tickets (numbers in the section) of the blocks of which at least one byte reached the
+    /// operand's last part.
     pub(super) arrived: HashSet<u32>,
-    /// Events of blocks in the operand since its last answer: held, released, dropped or merged.
+    /// Events of blocks in the operand since the operand's last answer: held, released, dropped or
+    /// merged.
     pub(super) fates: Vec<Fate>,
 }
 
@@ -51,9 +53,9 @@ impl<'a> Walk<'_, 'a> {
         self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
 
-    /// Continues the evaluation of `section` with blocks that an operand has released. The
-    /// operand's filter at node `at` released the blocks in `output` because its timer expired or
-    /// because it ended. Returns the blocks that leave the section.
+    /// Continues the evaluation of the section at node `section` with blocks that an operand has
+    /// released. The operand's filter at node `at` released the blocks in `output` because its
+    /// timer expired or because it ended. Returns the blocks that leave the section.
     pub(in crate::space) fn continue_section(
         &mut self,
         (at, section): (NodeId, NodeId),
@@ -71,12 +73,12 @@ impl<'a> Walk<'_, 'a> {
         })
     }
 
-    /// Releases all blocks that wait in a section.
+    /// Releases all blocks that wait in the section at node `at`, and returns them.
     pub(in crate::space) fn release_section_blocks(&mut self, at: NodeId) -> RunResult<'a> {
         self.with_detached_section(at, |asks, walk| asks.release_all_blocks(walk, at))
     }
 
-    /// Detaches a section from its node and runs `act` with it, so that `act` can call the
+    /// Detaches the section from node `at` and runs `act` with it, so that `act` can call the
     /// section's operands. Returns the blocks that leave the section.
     fn with_detached_section(
         &mut self,
@@ -98,8 +100,8 @@ impl<'a> Walk<'_, 'a> {
         if output.is_empty() { RunResult::Ended } else { RunResult::Replaced(output) }
     }
 
-    /// Calls a filter that is a part of an operand. Appends the filter's output and the events of
-    /// its blocks to the operand's answer.
+    /// Runs blocks through a filter that is a part of an operand. Appends the filter's output, and
+    /// the events of its blocks, to the operand's answer.
     fn call_filter(
         &mut self,
         at: NodeId,
@@ -132,8 +134,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts the output of a filter in an operand. A block counts as routed if `goes_on` returns
-    /// true for it, otherwise as unselected. Does nothing if `part` is an inner section.
+    /// Counts the output of the filter `part` of an operand. A block counts as routed if `goes_on`
+    /// returns true for it, otherwise as unselected. Does nothing if `part` is an inner section.
     fn count_routed(
         &mut self,
         part: OperandPart,
@@ -150,8 +152,9 @@ impl<'a> Walk<'_, 'a> {
 }
 
 impl OperandSection {
-    /// Runs blocks through a program of a section. Each block is paired with its sequence number.
-    /// Returns the blocks about which the program has decided; the other blocks wait.
+    /// Runs blocks through the section's program with index `program`. Each block is paired with
+    /// its sequence number. Returns the blocks about which the program has decided; the other
+    /// blocks wait.
     fn run_program<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -225,7 +228,7 @@ impl OperandSection {
         flow.into_iter().map(EvaluatedBlock::with_final_class).collect()
     }
 
-    /// Runs blocks through the parts of an operand, starting at part `from`. Returns the operand's
+    /// Runs blocks through the parts of an operand, from part `from` on. Returns the operand's
     /// answer.
     fn run_operand<'a>(
         &mut self,
@@ -264,9 +267,9 @@ impl OperandSection {
         answer
     }
 
-    /// Continues the evaluation after a part of an operand has released blocks. The part at the
-    /// given position released the blocks in `answer` because its timer expired or because it
-    /// ended. Returns the blocks that leave the section.
+    /// Continues the evaluation of a section after a part of an operand has released blocks. The
+    /// part at the given position released the blocks in `answer` because its timer expired or
+    /// because it ended. Returns the blocks that leave the section.
     pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -279,8 +282,8 @@ impl OperandSection {
         self.continue_enclosing_programs(walk, at, (program, step), flow)
     }
 
-    /// Runs decided blocks through the steps after `step`, and then through the later steps of the
-    /// enclosing programs. Returns the blocks that leave the section.
+    /// Runs blocks about which a step has decided through the steps after `step`, and then through
+    /// the later steps of the enclosing programs. Returns the blocks that leave the section.
     pub(super) fn continue_enclosing_programs<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -319,7 +322,7 @@ impl OperandSection {
         self.entry_classes.get(&block.marks.ticket()).copied()
     }
 
-    /// Returns an unused, nonzero ticket.
+    /// Returns a new ticket: a nonzero number that identifies no waiting block yet.
     fn new_ticket(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -331,7 +334,8 @@ impl OperandSection {
 }
 
 impl<'a> EvaluatedBlock<'a> {
-    /// Returns the decided block with its final class, which is 0 if the block was not answered.
+    /// Returns the decided block with its final class, which is 0 if the program did not answer the
+    /// block.
     fn with_final_class(mut self) -> Self {
         let class = if self.next_step == NextStep::Yes { self.classes.result } else { Class::NONE };
         self.block = self.block.with_class(class);
@@ -345,7 +349,7 @@ impl<'a> From<EvaluatedBlock<'a>> for OperandBlock<'a> {
     }
 }
 
-/// Appends the live blocks of an operand's output batch to the operand's answer.
+/// Appends the live blocks of the batch that an operand has emitted to the operand's answer.
 fn append_live_blocks<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
     let given = lanes(batch.live())
         .map(|l| OperandBlock { block: batch.block(l), input_index: batch.order(l) });

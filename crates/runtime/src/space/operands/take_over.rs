@@ -3,7 +3,7 @@
 use super::{OperandPart, OperandSection};
 
 impl OperandSection {
-    /// Adopts the waiting blocks of `old`, the section that this section replaces.
+    /// Takes over the blocks that wait in `old`, the section that this section replaces.
     pub(in crate::space) fn take_over(&mut self, old: Self) {
         let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
             .map(|program| {
@@ -30,9 +30,9 @@ impl OperandSection {
         }
     }
 
-    /// Finds the step of this section that corresponds to a step of the old section. Two steps
-    /// correspond if they have a filter in common, and if either both or neither belong to the
-    /// program of the whole section. Returns the index of the program and of the step in this
+    /// Finds the step of this section that takes the place of a step of the old section `old`. Two
+    /// steps correspond if they have a filter in common, and if either both or neither belong to
+    /// the program of the whole section. Returns the index of the program and of the step in this
     /// section, or `None` if no step corresponds.
     fn find_matching_step(
         &self,
@@ -57,8 +57,8 @@ impl OperandSection {
         })
     }
 
-    /// Adds the node numbers of the filters in a step's operand to `numbers`. Includes the filters
-    /// of inner sections.
+    /// Adds to `numbers` the node numbers of the filters in the operand of a step, including the
+    /// filters of inner sections.
     fn collect_operand_filter_numbers(
         &self,
         program: usize,

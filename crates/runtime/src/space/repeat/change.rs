@@ -20,8 +20,8 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
-    /// Returns the time at which removed nodes end: the recorded time in a replay, otherwise the
-    /// current time, which is then recorded.
+    /// Returns the time at which a hot swap ends the nodes that it removes: in a replay, the
+    /// recorded time; otherwise, the current time, which is then recorded.
     pub(in crate::space) fn record_retire_time(&mut self) -> Time {
         let now = self.now();
         let Some(mut player) = self.ports.events.take_event_reader() else {
@@ -42,8 +42,8 @@ impl Space {
         then
     }
 
-    /// Records that a hot swap has ended the removed nodes, and that later events belong to the new
-    /// graph. In a replay, skips the recorded event instead.
+    /// Records that a hot swap has ended the nodes that it removes, so that later events belong to
+    /// the new graph. In a replay, skips the recorded event instead.
     pub(in crate::space) fn record_retired_nodes(&mut self) {
         self.record_claims();
         self.ports.events.event(|| SpaceEvent::Changed);
@@ -110,8 +110,8 @@ impl Space {
         }
     }
 
-    /// Blocks until the thread that replays this hot swap asks to borrow the space, and returns
-    /// that request. Returns `None` if the space must not take part.
+    /// Blocks until the thread that replays the hot swap `number` asks to borrow the space, and
+    /// returns this request. Returns `None` if the space must not take part in the swap.
     pub(super) fn await_borrow_for_swap(
         &mut self,
         player: &dyn EventReader,

@@ -7,7 +7,7 @@ use crate::space::operands::{OperandExpr, OperandSection};
 use testkit::Random;
 
 type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
-/// Numbers, each paired with its class.
+/// Numbers of blocks, each with the class of its block.
 type Classes = Vec<(u32, u32)>;
 
 /// A random expression in two forms, `light` for a [`Section`] and `heavy` for an
@@ -15,8 +15,8 @@ type Classes = Vec<(u32, u32)>;
 struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,
-    /// Reference evaluation. Returns true if the section answers the number, and sets the class to
-    /// the result of the last operand that answered.
+    /// Reference evaluation of the expression. Returns true if the section must answer the number,
+    /// and sets the class to the result of the last operand that answered.
     answers: Answers,
 }
 

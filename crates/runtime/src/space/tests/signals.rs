@@ -43,8 +43,8 @@ impl Source for TrickleSource {
     }
 }
 
-/// A source that emits numbers without pause until the counter (the second field) reaches the limit
-/// (the third field), so that its space never sleeps or flushes.
+/// A source that emits numbers without pause until the counter in the second field reaches the
+/// limit in the third field. Its space therefore never sleeps or flushes.
 struct FloodSource(NumberSource, Arc<AtomicU64>, u64);
 
 impl Source for FloodSource {

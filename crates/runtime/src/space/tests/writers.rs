@@ -51,7 +51,7 @@ fn write_and_remove_source(space: &mut Space) -> u64 {
     written
 }
 
-/// Node number of the source.
+/// Node number of the source in these tests.
 const SOURCE: usize = 7;
 
 fn silent_source() -> Node {

@@ -85,8 +85,8 @@ impl<'a> Walk<'_, 'a> {
         RunResult::Ended
     }
 
-    /// Dispatches a batch to replicas. Sends the blocks for replicas in other spaces first, so that
-    /// these replicas work in parallel with the replica in this space.
+    /// Dispatches a batch to the replicas of a chain. Sends the blocks for replicas in other spaces
+    /// first, so that these replicas work in parallel with the replica in this space.
     pub(super) fn dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         let (before, here) = self.nodes.split_at_mut(at);
         let Some((node, behind)) = here.split_first_mut() else { return RunResult::Ended };

@@ -8,16 +8,17 @@ use crate::space::select::SelectedClasses;
 use filter::{Amount, Batch, LaneMask, lanes};
 
 impl<'a> Walk<'_, 'a> {
-    /// Routes the live lanes of a batch, and continues the walk along the accepting arcs.
+    /// Sends the live lanes of a batch along the arcs that accept them, and continues the walk
+    /// there.
     pub(in crate::space) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
         if let Some(arrival) = self.route_step(from, batch, hops) {
             self.enter_node(arrival, batch, hops);
         }
     }
 
-    /// Routes the live lanes of a batch, and completes the walk along all accepting arcs except the
-    /// last one. Returns the arrival of the remaining blocks at the next node, or `None` if no
-    /// blocks remain.
+    /// Routes the live lanes of a batch from node `from`. Completes the walk along all accepting
+    /// arcs except the last one. Returns the arrival, over the last arc, of the remaining blocks at
+    /// the next node, or `None` if no blocks remain.
     #[inline(always)]
     pub(super) fn route_step(
         &mut self,
@@ -95,7 +96,8 @@ impl<'a> Walk<'_, 'a> {
         self.send_batch_over_arc((from, last), amount, batch, hops)
     }
 
-    /// Reduces a batch to the lanes in `mask`, sends it along an arc, and continues its walk.
+    /// Sends the lanes in `mask` along one arc, and continues their walk. Removes all other lanes
+    /// from the batch.
     pub(in crate::space) fn walk_lanes(
         &mut self,
         arc: (NodeId, usize),

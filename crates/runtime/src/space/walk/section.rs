@@ -6,11 +6,11 @@ use crate::space::select::SelectedClasses;
 use abi::Class;
 use filter::{Batch, LANES, LaneMask, lanes};
 
-/// The classes of a batch during the evaluation of a section.
+/// The classes of a batch's blocks during the evaluation of a section.
 struct SectionClasses {
     /// Class of each block on entry into the section, indexed by lane.
     entry: [Class; LANES],
-    /// Class of each block on entry into the operand, by lane.
+    /// Class of each block on entry into the current operand, by lane.
     incoming: [Class; LANES],
     /// Class that each block gets if the section answers the block, indexed by lane. This is the
     /// class from the last operand that answered, outside negations. Before any such answer, it is
@@ -41,7 +41,7 @@ impl Section {
         }
     }
 
-    /// Evaluates an expression on the lanes in `mask`, and returns the lanes that it answered.
+    /// Evaluates this expression on the lanes in `mask`, and returns the lanes that it answered.
     fn evaluate<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -109,7 +109,7 @@ fn evaluate_operand_chain<'a>(
     answered
 }
 
-/// Returns the lanes in `mask` whose class is in the set.
+/// Returns the lanes in `mask` whose class is in the set `wanted`.
 fn select_lanes(mask: LaneMask, wanted: &SelectedClasses, classes: &[Class; LANES]) -> LaneMask {
     lanes(mask).filter(|l| wanted.contains(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
 }

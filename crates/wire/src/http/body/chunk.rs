@@ -51,7 +51,8 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the state of the body parser after the line with a chunk size.
+    /// Returns the state of the body parser after the line with a chunk size: in the data of the
+    /// chunk or, if the size is 0, at the first trailer line.
     const fn state_after_size(&self) -> u8 {
         if self.left == 0 { AT_TRAILER_LINE } else { IN_CHUNK_DATA }
     }

@@ -36,7 +36,7 @@ const RING_ENTRIES_MAX: u32 = 1 << 14;
 /// Maximum time to wait for a receive queue that another socket still uses. Under load, the kernel
 /// frees a queue only some time after its owner has exited.
 const BUSY_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval between attempts to open a busy queue.
+/// Interval between attempts to open a receive queue that another socket still uses.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of receive queues of an interface from which the source receives frames.
 const QUEUES_MAX: u32 = 256;

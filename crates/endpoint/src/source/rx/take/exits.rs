@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use sys::xdp::Stamp;
 use wire::link::LinkType;
 
-/// The kind of header with which all frames on an exit begin.
+/// The kind of header with which all frames on an exit of a kernel program begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FirstHeader {
     /// The frames begin with an Ethernet header.
@@ -28,27 +28,28 @@ pub enum FirstHeader {
     Bytes,
 }
 
-/// Maximum number of slots in the metadata before a frame. Several exits share a slot if no frame
-/// leaves on more than one of them.
+/// Maximum number of slots in the metadata that an XDP program writes before a frame. Several exits
+/// share a slot if no frame leaves on more than one of them.
 pub const METADATA_SLOTS_MAX: usize = 16;
-/// Size in bytes of a slot, which holds the class and the view on one exit.
+/// Size in bytes of a slot in the metadata before a frame. A slot holds the class and the view of
+/// the frame on one exit.
 pub const SLOT_SIZE: usize = 8;
-/// Size in bytes of an exit number in the metadata. The exit numbers of all slots follow the last
-/// slot.
+/// Size in bytes of an exit number in the metadata before a frame. The exit numbers of all slots
+/// follow the last slot.
 pub const EXIT_NUMBER_SIZE: usize = 2;
-/// Size in bytes of the last part of the metadata, which follows the exit numbers and is aligned to
-/// 8 bytes.
+/// Size in bytes of the last part of the metadata before a frame. This part follows the exit
+/// numbers, and is aligned to 8 bytes.
 pub const METADATA_TAIL_SIZE: usize = 24;
 const METADATA_SIZE_MAX: usize = front_size(METADATA_SLOTS_MAX);
 
-/// Returns the size in bytes of the metadata before a frame. `slots` is the number of slots in the
-/// metadata.
+/// Returns the size in bytes of the metadata that an XDP program writes before a frame. `slots` is
+/// the number of slots in the metadata.
 const fn front_size(slots: usize) -> usize {
     metadata_tail_offset(slots) + METADATA_TAIL_SIZE
 }
 
-/// Returns the offset in bytes, within the metadata, of the last fields, which follow the exit
-/// numbers. `slots` is the number of slots in the metadata.
+/// Returns the offset in bytes of the last part of the metadata before a frame. This part follows
+/// the exit numbers. `slots` is the number of slots in the metadata.
 #[must_use]
 pub const fn metadata_tail_offset(slots: usize) -> usize {
     slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
@@ -62,7 +63,7 @@ pub(super) struct FrameMetadata {
     slots: usize,
 }
 
-/// A frame's class and view on one exit.
+/// The class and the view that a frame has on one exit of an XDP program.
 struct View {
     class: Class,
     from: u32,
@@ -71,8 +72,9 @@ struct View {
 }
 
 impl FrameMetadata {
-    /// Decodes the metadata before a frame, including the frame's stamp. Returns `None` if `bytes`
-    /// is too short.
+    /// Decodes the metadata that an XDP program has written before a frame. Returns it with the
+    /// stamp that it contains. `slots` is the number of slots in the metadata. Returns `None` if
+    /// `bytes` is too short.
     pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
         let mut front = Self { bytes: [0; METADATA_SIZE_MAX], slots };
         let length = front_size(slots);
@@ -82,7 +84,8 @@ impl FrameMetadata {
         Some((front, stamp))
     }
 
-    /// Yields the exits of the frame, each with the frame's view on that exit.
+    /// Yields the exits of the frame, that is, the edges on which it leaves the XDP program. Each
+    /// exit comes with the frame's class and view on it.
     fn exits_with_views(&self) -> impl Iterator<Item = (usize, View)> {
         let metadata_tail_offset = self
             .bytes
@@ -122,16 +125,16 @@ struct QueuedBlock {
     pin: Option<SegmentPin>,
 }
 
-/// The exits of an XDP program, with the blocks that are queued until their edge is emitted.
+/// The exits of an XDP program, that is, the edges on which frames leave it, with the queued
+/// blocks. A block is queued until the blocks of its edge are emitted.
 #[derive(Debug)]
 pub(super) struct Exits {
     headers: Vec<FirstHeader>,
-    /// Number of slots in the metadata before each frame.
+    /// Number of slots in the metadata that the XDP program writes before each frame.
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
-    /// Index of the edge to which the blocks that [`Self::take_queued_blocks`] last returned
-    /// belong.
+    /// Index of the edge of the blocks that [`Self::take_queued_blocks`] last returned.
     pub(super) edge: usize,
 }
 
@@ -141,17 +144,18 @@ impl Exits {
         Self { headers, slots, counts, waiting: VecDeque::new(), edge: 0 }
     }
 
-    /// Returns the size in bytes of the metadata before a frame.
+    /// Returns the size in bytes of the metadata that the XDP program writes before a frame.
     pub(super) const fn front_size(&self) -> usize {
         front_size(self.slots)
     }
 
-    /// Decodes the metadata before a frame. Returns `None` if `bytes` is too short.
+    /// Decodes the metadata that the XDP program has written before a frame. Returns it with the
+    /// stamp that it contains. Returns `None` if `bytes` is too short.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<(FrameMetadata, Stamp)> {
         FrameMetadata::read(bytes, self.slots)
     }
 
-    /// Returns the block counts of each edge.
+    /// Returns the counts of blocks for each edge on which frames leave the XDP program.
     pub(super) fn counts(&self) -> Vec<ArcCounts> {
         self.counts.clone()
     }
@@ -161,8 +165,9 @@ impl Exits {
         self.waiting.len()
     }
 
-    /// Queues one block for each exit of a frame. `front` is the frame's metadata, `place` is its
-    /// location in `dbuf`, and `head` contains its first bytes.
+    /// Queues one block for each edge on which a frame leaves the XDP program. `front` is the
+    /// metadata before the frame, `place` is the frame's location in `dbuf`, and `head` contains
+    /// the first bytes of the frame.
     pub(super) fn queue_frame(
         &mut self,
         front: &FrameMetadata,
@@ -215,7 +220,7 @@ impl Exits {
         }
     }
 
-    /// Counts a frame as unread on each of its exits.
+    /// Counts a frame as unread on each edge on which it leaves the XDP program.
     pub(super) fn count_unread(&mut self, front: &FrameMetadata) {
         for (exit, _) in front.exits_with_views() {
             if let Some(counts) = self.counts.get_mut(exit) {
@@ -247,8 +252,8 @@ fn find_pool(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
 }
 
 impl FirstHeader {
-    /// Returns the link type of `frame`, which begins with this header. An IP header determines the
-    /// version of IP.
+    /// Returns the link type of `frame`, which begins with a header of this kind. If this is an IP
+    /// header, the link type depends on the IP version in it.
     fn link_type(self, frame: &[u8]) -> u16 {
         match self {
             Self::Link => LinkType::ETHERNET.0,

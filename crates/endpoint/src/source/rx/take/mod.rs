@@ -47,8 +47,8 @@ struct TakeSource {
     origin: u16,
     pieces: Vec<XdpDescriptor>,
     entries: Vec<Entry>,
-    /// Exits of the XDP program, with their queued blocks; `None` if the program does not classify
-    /// frames but redirects all of them.
+    /// Edges on which frames leave the XDP program, with their queued blocks; `None` if the program
+    /// does not classify frames but redirects all of them.
     exits: Option<Exits>,
     reassembly: Reassembly,
     pause: PollPause,
@@ -342,8 +342,9 @@ impl TakeSource {
         self.reassembly.is_complete = false;
     }
 
-    /// Converts a complete frame at `at` into one block, or into one block for each of the frame's
-    /// exits. `head` contains the first bytes of the frame.
+    /// Converts a complete frame at `at` into one block. If the XDP program classifies frames,
+    /// converts the frame into one block for each edge on which the frame leaves the program.
+    /// `head` contains the first bytes of the frame.
     fn add_frame(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.reassembly.time);
         match (&mut self.exits, &self.reassembly.front) {
@@ -391,7 +392,8 @@ impl TakeSource {
     }
 
     /// Discards all packets that have not been emitted: those in the rings, the queued blocks, and
-    /// a reassembled packet. Counts them as unread on their exits. Returns their number.
+    /// a reassembled packet. Counts each packet as unread on every edge on which it left the XDP
+    /// program. Returns the number of discarded packets and blocks.
     fn count_unread(&mut self) -> u64 {
         let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
@@ -440,7 +442,7 @@ impl WallClock {
     }
 
     /// Converts a monotonic time to the time of day. For `None`, returns the time of day at which
-    /// this value was created.
+    /// this converter was created.
     fn time_of_day(&self, stamp: Option<Time>) -> Time {
         stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.offset))
     }

@@ -27,7 +27,7 @@ pub(super) struct PollPause {
     received: u64,
     /// Time at which the queues were last empty.
     last_empty: Time,
-    /// Time at which the last pause ends or ended.
+    /// End of the latest pause, which may lie in the future.
     pause_until: Time,
 }
 
