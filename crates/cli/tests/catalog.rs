@@ -324,3 +324,18 @@ fn bench_and_page_run_the_programs_in_their_directory() {
         assert_eq!((ran.status, ran.out.as_str()), expected, "{}", ran.err);
     }
 }
+
+/// The filter `pcap`, not the sink, takes its own parameters and those of every filter.
+#[test]
+fn filter_with_the_name_of_a_sink_takes_its_parameters() {
+    let folder = Folder::new();
+    for given in ["", "sessions=5", "untrusted=yes"] {
+        let line = format!("replay examples/web.pcap | tcp | pcap {given} | compress | files out");
+        let checked = folder.run(&["check", &line]);
+        assert_eq!(checked.status, Some(0), "{given}: {checked:?}");
+    }
+    for given in ["x.pcap", "per=session", "file=x.pcap"] {
+        let line = format!("replay examples/web.pcap | tcp | pcap {given} | compress | files out");
+        assert_eq!(folder.run(&["check", &line]).status, Some(2), "{given}");
+    }
+}

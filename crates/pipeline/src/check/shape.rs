@@ -1,7 +1,7 @@
 //! Checks of the graph's shape: cycles, names, sources only at heads, and sinks only at ends. Once
 //! the arguments are known, operands with side effects are rejected.
 
-use filter::FilterKind;
+use filter::{Description, FilterKind};
 
 use super::literature_names;
 use super::lower::{Draft, DraftStep};
@@ -84,10 +84,9 @@ fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node in the registry, and stores the entry. Several entries may have the
-/// same name. For a node that begins a line (`head`), a source takes precedence. For a node without
-/// arguments that is followed by other nodes (`end` is false), a filter takes precedence over a
-/// sink.
+/// Looks up the name of a node. At a head (`head`), a source takes precedence. If the node is not
+/// the last in its line (`end` is false), a filter that accepts its arguments takes precedence over
+/// a sink of the same name.
 fn look_up_name(
     draft: &mut Draft<'_>,
     id: NodeId,
@@ -99,11 +98,14 @@ fn look_up_name(
     let Some(first) = uses.first() else { return };
     let (name, place) = (&first.name.text, first.name.span);
     let source = || registry.find_source(name);
-    let bare = uses.iter().all(|node| node.arguments.is_empty());
-    let found = || match !end && bare {
-        true => registry.find_filter(name),
-        false => registry.find(name),
+    let accepts_all = |filter: &&Description| {
+        let mut given = uses.iter().flat_map(|node| &node.arguments);
+        given.all(|argument| {
+            argument.key.as_ref().is_some_and(|key| filter.parameter(&key.text).is_some())
+        })
     };
+    let inner = || registry.find_filter(name).filter(|_| !end).filter(accepts_all);
+    let found = || inner().or_else(|| registry.find(name));
     let entry = match head && node.inside.is_none() {
         true => source().or_else(found),
         false => found().or_else(source),
