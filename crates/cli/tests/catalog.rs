@@ -334,6 +334,11 @@ fn filter_with_the_name_of_a_sink_takes_its_parameters() {
         let checked = folder.run(&["check", &line]);
         assert_eq!(checked.status, Some(0), "{given}: {checked:?}");
     }
+    // The sandbox, too, starts the filter.
+    let line = "replay examples/web.pcap | tcp | pcap untrusted=yes | count";
+    let ran = folder.run(&["run", "--quiet", line]);
+    let trusted = folder.run(&["run", "--quiet", &line.replace(" untrusted=yes", "")]);
+    assert_eq!((ran.status, &ran.out), (Some(0), &trusted.out), "{ran:?}");
     for given in ["x.pcap", "per=session", "file=x.pcap"] {
         let line = format!("replay examples/web.pcap | tcp | pcap {given} | compress | files out");
         assert_eq!(folder.run(&["check", &line]).status, Some(2), "{given}");

@@ -181,7 +181,7 @@ impl Reader {
 /// output stream.
 fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
     let missing = || format!("no filter is called `{}`", wanted.name);
-    let description = MachineRegistry::Local.find(&wanted.name).ok_or_else(missing)?;
+    let description = MachineRegistry::Local.find_filter(&wanted.name).ok_or_else(missing)?;
     let make = description.user.ok_or_else(missing)?;
     let arguments = wanted.arguments(description).with_compiler(MachineRegistry::Local.compiler());
     let arguments = arguments.with_key_reader(MachineRegistry::Local.keys());
