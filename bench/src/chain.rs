@@ -13,8 +13,8 @@
 //! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 
 use crate::harness::{Candidate, Goal, interleave};
-use crate::line::run_request;
 use crate::pipes::{FilterExtent, PipedMatcher};
+use crate::request_run::run_request;
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, count_by_indirect_calls, first_byte_is_two, no_byte_is_ff};
 
@@ -37,7 +37,7 @@ const LOOP_RING_BLOCKS: usize = 1024;
 /// Runs `bench chain`: measures chains of different numbers of filters, and the cycle.
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     // As in the paper, everything runs on one processor.
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let pipes = PipedMatcher::compile();
     if let Err(why) = &pipes {
         eprintln!("left out: pipes: {why}");

@@ -73,7 +73,7 @@ pub(crate) struct ParentConnection(Stdin);
 impl ParentConnection {
     /// Pins the child process to a processor, and receives the descriptors that its parent sends.
     pub(crate) fn receive_descriptors(processor: usize) -> Result<(Self, Vec<OwnedFd>), String> {
-        sys::process::pin_to(processor).map_err(|why| why.to_string())?;
+        sys::process::pin_to_processor(processor).map_err(|why| why.to_string())?;
         let socket = std::io::stdin();
         let received = sys::descriptor::receive(socket.as_fd(), &mut [0; 8]);
         Ok((Self(socket), received.map_err(|why| why.to_string())?.1))

@@ -32,7 +32,7 @@ const COPYING_SOURCE: Description = Description {
         ParameterType::Number { low: 1, high: u64::MAX },
         "blocks",
     )],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const COPYING_SINK: Description = Description {
@@ -40,7 +40,7 @@ const COPYING_SINK: Description = Description {
     summary: "reads blocks into a user's buffer",
     kind: FilterKind::Sink,
     output_form: OutputForm::Nothing,
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// A buffer of a user's program, aligned to a cache line like the buffer of the matcher in `pipes`.

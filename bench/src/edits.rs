@@ -6,7 +6,7 @@
 //! edit shows the cost of generating and counting frames.
 
 use crate::harness::{Candidate, interleave};
-use crate::line::run_request_with_settings;
+use crate::request_run::run_request_with_settings;
 use crate::row::Row;
 use engine::build::Settings;
 
@@ -15,7 +15,7 @@ use engine::build::Settings;
 const FRAME_LENGTHS: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
 
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for (size, count) in FRAME_LENGTHS {
         let line =
@@ -40,7 +40,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 /// Runs a request that generates `count` blocks. Returns the rate in blocks per microsecond. If
 /// `copies` is true, all edits are made in copies.
 fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
-    let settings = Settings { copies, ..Settings::default() };
+    let settings = Settings { edits_in_copies: copies, ..Settings::default() };
     let outcome = run_request_with_settings(text, settings)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
     Ok(count as f64 * 1e3 / outcome.elapsed_ns as f64)

@@ -157,18 +157,18 @@ impl Flood {
     /// the first processor.
     pub(crate) fn send(&mut self, count: usize) -> Result<u64, String> {
         // On a machine with one processor, the sender shares it with the observers.
-        let _ = sys::process::pin_to(0);
+        let _ = sys::process::pin_to_processor(0);
         if let Some(rate) = self.rate {
             return self.send_at_rate(rate, count);
         }
-        let begin = clock::thread();
+        let begin = clock::thread_cpu_ns();
         let mut left = count;
         while left > 0 {
             let group = left.min(self.frames.len());
             self.send_range(0..group)?;
             left -= group;
         }
-        Ok(clock::thread() - begin)
+        Ok(clock::thread_cpu_ns() - begin)
     }
 
     /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH_FRAMES`]. Returns the
@@ -181,9 +181,9 @@ impl Flood {
                 std::hint::spin_loop();
             }
             let batch = PACED_BATCH_FRAMES.min(count - sent).min(self.frames.len());
-            let begin = clock::thread();
+            let begin = clock::thread_cpu_ns();
             self.send_range(0..batch)?;
-            busy += clock::thread() - begin;
+            busy += clock::thread_cpu_ns() - begin;
             sent += batch;
         }
         Ok(busy)

@@ -9,7 +9,7 @@ use crate::harness::{Candidate, interleave};
 use crate::options::Options;
 use crate::row::Row;
 use std::hint::black_box;
-use sys::revoke::{LazyBuffer, LazyCopy};
+use sys::lazy_copy::{LazyBuffer, LazyCopy};
 
 /// Sizes in bytes of the blocks that are read and written.
 const BLOCK_SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
@@ -17,7 +17,7 @@ const BLOCK_SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20
 const MEASUREMENT_NS_MIN: u64 = 15_000_000;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for block in BLOCK_SIZES {
         rows.extend(measure_block_size(block, options.rounds)?);

@@ -12,33 +12,33 @@ mod capture;
 mod chain;
 mod child;
 mod copying_endpoints;
-mod decide;
 mod edits;
 mod file;
 mod flood;
+mod frame_selection;
 mod harness;
 mod lazy;
-mod line;
 mod live;
 mod moderation;
 mod mpipe;
-mod observed;
+mod observation_cost;
 mod options;
 mod page;
 mod parallel;
-mod past;
+mod past_frames;
 mod pcap;
 mod peek;
 mod peers;
-mod pick;
 mod pipe;
 mod pipes;
 mod pipesfs;
 mod placement;
 mod plot;
 mod processes;
+mod program_cost;
 mod readers;
 mod replay;
+mod request_run;
 mod rings;
 mod row;
 mod scale;
@@ -109,7 +109,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "past",
         summary: "how much of the past fits into 64 MB, and at what cost [D16]",
-        run: past::run_bench,
+        run: past_frames::run_bench,
     },
     Bench {
         name: "moderation",
@@ -214,12 +214,12 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "kernel",
         summary: "a generated kernel program against C by hand, nftables and tc; needs root",
-        run: decide::run_bench,
+        run: program_cost::run_bench,
     },
     Bench {
         name: "filter",
         summary: "1 % of a flood against tcpdump, AF_XDP and Click; needs root",
-        run: pick::run_bench,
+        run: frame_selection::run_bench,
     },
     Bench {
         name: "placement",
@@ -269,7 +269,7 @@ fn main() -> ExitCode {
         };
     }
     if let Some(text) = &arguments.line {
-        return match line::measure_cost_per_block(text) {
+        return match request_run::measure_cost_per_block(text) {
             Ok(description) => {
                 print_line(&description);
                 ExitCode::SUCCESS
@@ -337,7 +337,7 @@ fn run_in_thread<T: Send>(
 fn run_reader(words: &[String]) -> ExitCode {
     let done = match words.first().map(String::as_str) {
         Some("events") => moderation::serve(words),
-        Some("xdp") => pick::serve(words),
+        Some("xdp") => frame_selection::serve(words),
         Some("tap") => tap::serve(words),
         Some("scale") => scale::serve(words),
         Some("pointers") => splice::serve(1),
@@ -368,14 +368,14 @@ fn print_line(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::run_in_thread;
-    use sys::process::{allowed_processors, pin_to};
+    use sys::process::{allowed_processors, pin_to_processor};
 
     #[test]
     fn bench_leaves_all_processors_to_the_next() {
         let before = allowed_processors().unwrap();
         let here = before[before.len() - 1];
         let pinned = run_in_thread("first", || {
-            pin_to(here).map_err(|why| why.to_string())?;
+            pin_to_processor(here).map_err(|why| why.to_string())?;
             allowed_processors().map_err(|why| why.to_string())
         });
         assert_eq!(pinned, Ok(vec![here]));

@@ -84,7 +84,7 @@ fn measure(programs: &Programs, page: &Page) -> Result<[f64; 3], String> {
     };
     let (start, before) = (Instant::now(), used());
     // Without descriptors, this call only waits.
-    sys::poll::readable(&[], Some(SAMPLE_DURATION));
+    sys::poll::wait_until_readable(&[], Some(SAMPLE_DURATION));
     let (now, took) = (used(), start.elapsed().as_nanos() as f64);
     let share = |at: usize| now[at].saturating_sub(before[at]) as f64 * 100.0 / took;
     Ok([share(0), share(1), share(2)])

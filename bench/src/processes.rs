@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
-use sys::bpf::{Side, tcx_chain};
+use sys::bpf::{TrafficDirection, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
@@ -70,7 +70,7 @@ pub(crate) fn start_on_second_processor(
 ) -> Result<Child, String> {
     space.run_in_network_namespace(|| {
         // On a machine with one processor, the program shares it with the sender.
-        let _ = sys::process::pin_to(1);
+        let _ = sys::process::pin_to_processor(1);
         let started = command.spawn();
         started.map_err(|why| format!("{}: {why}", command.get_program().to_string_lossy()))
     })
@@ -103,7 +103,7 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
     let mut now = all();
     wait_until("all frames are looked at", || {
         // Without descriptors, this call only waits.
-        sys::poll::readable(&[], Some(IDLE_CHECK_INTERVAL));
+        sys::poll::wait_until_readable(&[], Some(IDLE_CHECK_INTERVAL));
         let before = std::mem::replace(&mut now, all());
         now.saturating_sub(before) < IDLE_NS
     });
@@ -116,7 +116,7 @@ pub(crate) fn has_ingress_program(space: &Namespace) -> bool {
         let index = RouteSocket::open()
             .and_then(|links| links.interface_by_name(SERVER_DEVICE))
             .map(|it| it.index);
-        let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
+        let chain = index.and_then(|index| tcx_chain(index, TrafficDirection::Ingress));
         chain.is_ok_and(|chain| !chain.members.is_empty())
     })
 }

@@ -9,8 +9,8 @@
 //! thread to another.
 
 use crate::harness::{BetterDirection, Samples, median, rows_of_samples};
-use crate::line::plan_for_machine;
 use crate::options::Options;
+use crate::request_run::plan_for_machine;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use abi::{Entry, RichPointer};
@@ -122,9 +122,9 @@ pub(crate) fn run_and_measure_request(
     let paths =
         build_with(&plan, Settings::default(), &AttachPoints::default(), &PathOptions::default());
     let paths = paths.map_err(|why| why.to_string())?;
-    let before = sys::clock::process();
+    let before = sys::clock::process_cpu_ns();
     let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;
-    let spent = sys::clock::process().saturating_sub(before);
+    let spent = sys::clock::process_cpu_ns().saturating_sub(before);
     if let Some(failure) = outcome.failures.first() {
         return Err(failure.to_string());
     }
@@ -173,7 +173,7 @@ fn run_crossing(scales: bool) -> f64 {
     };
     let Some(reader) = readers.pop() else { return 0.0 };
     let writer = if scales {
-        writer.scaling(ScalingParameters::pointers(16 << 10, 256 << 10))
+        writer.scaling(ScalingParameters::for_pointers(16 << 10, 256 << 10))
     } else {
         writer
     };

@@ -16,7 +16,7 @@ impl CacheRoundTrip {
     pub(crate) fn measure() -> f64 {
         // Number of processors before this thread was pinned to one of them.
         static PROCESSOR_COUNT: OnceLock<usize> = OnceLock::new();
-        if *PROCESSOR_COUNT.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
+        if *PROCESSOR_COUNT.get_or_init(|| sys::machine::Machine::detect().processor_count) < 2 {
             return 0.0;
         }
         let line = Arc::new(AtomicU64::new(0));
@@ -31,7 +31,7 @@ impl CacheRoundTrip {
 
 fn answer_round_trips(line: &AtomicU64) {
     // If pinning is refused, the scheduler chooses a processor, and the result is less accurate.
-    let _ = sys::process::pin_to(1);
+    let _ = sys::process::pin_to_processor(1);
     let mut expected = 1;
     while expected < ROUND_TRIP_COUNT * 2 {
         // SYNC POINT: call; pairs with the Release in `measure_round_trips`.
@@ -48,7 +48,7 @@ fn answer_round_trips(line: &AtomicU64) {
 /// Sends the cache line back and forth. Returns the smallest of several means over a thousand round
 /// trips, in ns.
 fn measure_round_trips(line: &AtomicU64) -> f64 {
-    let _ = sys::process::pin_to(0);
+    let _ = sys::process::pin_to_processor(0);
     let mut best = f64::INFINITY;
     let mut value = 0;
     for _ in 0..ROUND_TRIP_COUNT / 1000 {

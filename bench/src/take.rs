@@ -13,7 +13,7 @@
 //! runs in the sender's context, so these rows do not predict the cost on a network card with
 //! zero-copy. The module `rest` measures the effect of taking on other traffic.
 
-mod rest;
+mod other_traffic;
 
 use crate::flood::{FloodPair, ReceivingHost};
 use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
@@ -67,7 +67,7 @@ struct TakeSample {
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("take").map_err(|why| why.to_string())?;
     // The bench `rest` runs first, because a flood pins this thread to one processor.
-    let mut all = rest::run_bench(options)?;
+    let mut all = other_traffic::run_bench(options)?;
     for (length, name) in FRAME_LENGTHS {
         let mut floods = FloodPair::new(length, 1, ReceivingHost::Ignores)?;
         add_second_pair(&floods.observed.pair);

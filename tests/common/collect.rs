@@ -17,8 +17,8 @@ const COLLECT: Description = Description {
     name: "collect",
     summary: "keep what goes by for the test",
     input_forms: Forms::ANY,
-    user: Some(|_| Ok(Filter::lanes(CollectFilter))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::lanes(CollectFilter))),
+    ..Description::FILTER_DEFAULTS
 };
 
 thread_local! {
@@ -66,7 +66,7 @@ impl CollectedBlock {
 
     /// Returns true if the block flows from server to client.
     pub(crate) fn is_backward(&self) -> bool {
-        self.flags.has(BlockFlags::BACKWARD)
+        self.flags.contains(BlockFlags::BACKWARD)
     }
 }
 

@@ -23,11 +23,14 @@ pub(crate) struct PlannedRequest {
 impl PlannedRequest {
     /// Plans a request that uses only filters of the catalog.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self::with(text, &[])
+        Self::with_filters(text, &[])
     }
 
     /// Plans a request that may also use the given filters.
-    pub(crate) fn with(text: impl Into<String>, filters: &'static [&'static Description]) -> Self {
+    pub(crate) fn with_filters(
+        text: impl Into<String>,
+        filters: &'static [&'static Description],
+    ) -> Self {
         Self::plan_on_machine(&Machine::example(), text, filters)
     }
 
@@ -78,7 +81,7 @@ impl PlannedRequest {
         work: impl FnOnce(&Live) -> T + Send,
     ) -> (Outcome, T) {
         let extras = PathOptions {
-            adapt: AdaptationSettings::permitted_by(&self.plan, machine),
+            adaptation: AdaptationSettings::permitted_by(&self.plan, machine),
             ..Default::default()
         };
         let built = build_with(&self.plan, Settings::default(), &AttachPoints::default(), &extras);

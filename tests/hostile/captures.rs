@@ -2,7 +2,7 @@
 //! pass all requests; mutated captures pass the requests with many filters.
 
 use crate::catalog;
-use crate::exam::{ExpectedPackets, examine_request, format_failure};
+use crate::examination::{ExpectedPackets, examine_request, format_failure};
 use crate::mutate::{Mutation, MutationCounts, capture_mutations};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
@@ -38,7 +38,7 @@ struct MutationSweep {
     always_run: usize,
     /// Number of requests of the list, after the first `always_run`, that replay one capture. The
     /// next capture is replayed by other requests.
-    rounds: usize,
+    rotated_requests: usize,
     /// Number of mutations of each capture.
     mutations: MutationCounts,
     /// True if the processor time of the requests is checked. It is not checked for requests that
@@ -50,7 +50,7 @@ struct MutationSweep {
 const SMALL_MUTATION_SWEEP: MutationSweep = MutationSweep {
     requests: |_, _| Vec::new(),
     always_run: 0,
-    rounds: 2,
+    rotated_requests: 2,
     mutations: MutationCounts { truncations: 1, flips: 1 },
     is_timed: true,
 };
@@ -178,7 +178,7 @@ fn is_soak_run() -> bool {
 /// Runs every capture through the requests, with a thread per processor.
 fn run_mutation_sweep(captures: Captures, sweep: &MutationSweep) {
     let paths = captures.paths;
-    let seed = Random::with_replayable_seed().next();
+    let seed = Random::with_replayable_seed().next_u64();
     let work =
         SweepProgress { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -293,8 +293,12 @@ impl<'w> SweepWorker<'w> {
     /// Processes captures until the threads of the run have taken all of them. Returns the costs of
     /// the requests.
     fn process_captures(mut self) -> Vec<RequestCost> {
-        let &MutationSweep { always_run: always, rounds, mutations: mutation_counts, .. } =
-            self.work.sweep;
+        let &MutationSweep {
+            always_run: always,
+            rotated_requests: rounds,
+            mutations: mutation_counts,
+            ..
+        } = self.work.sweep;
         let others = self.requests.len() - always;
         let rounds = if is_soak_run() { others } else { rounds.min(others) };
         while let Some((index, path)) = self.work.next_capture() {

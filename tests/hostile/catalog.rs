@@ -17,7 +17,7 @@ pub(crate) const WIDE_REQUEST_COUNT: usize = 4;
 /// classifiers as one Boolean section.
 pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE_REQUEST_COUNT] {
     let replay = &RequestSources::replaying_capture(capture).replay;
-    let framed = |d: &&&Description| d.input_forms.has(Form::Frame);
+    let framed = |d: &&&Description| d.input_forms.contains(Form::Frame);
     let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
         FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example_text(d)).collect()
     };
@@ -79,7 +79,7 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
         let name = argument.key.as_ref().map_or("", |key| &key.text);
         let is_file = d.parameter(name).is_some_and(|known| known.kind == ParameterType::Path);
         // The file that a filter reads contains a key.
-        if d.user.is_some() && is_file {
+        if d.constructor.is_some() && is_file {
             (argument.value.bytes, argument.value.quoted) = (key_file().into(), true);
         }
     }
@@ -115,19 +115,19 @@ impl RequestSources {
 
 fn requests_for_filter(d: &Description, sources: &RequestSources) -> Vec<String> {
     let mut heads = Vec::new();
-    if d.input_forms.has(Form::Frame) {
+    if d.input_forms.contains(Form::Frame) {
         heads.push(sources.replay.clone());
     } else {
         let feeds = |f: &&&Description| {
-            f.input_forms.has(Form::Frame)
-                && d.input_forms.has(output_form(f, Form::Frame))
+            f.input_forms.contains(Form::Frame)
+                && d.input_forms.contains(output_form(f, Form::Frame))
                 && f.name != d.name
         };
         let feeder = FILTERS.iter().find(feeds);
         let feeder = feeder.unwrap_or_else(|| panic!("no filter of frames feeds `{}`", d.name));
         heads.push(format!("{} |all {}", sources.replay, example_text(feeder)));
     }
-    if d.input_forms.has(Form::Bytes) {
+    if d.input_forms.contains(Form::Bytes) {
         heads.extend(sources.others.iter().cloned());
     }
     let uses = filter_variants(d);
@@ -141,7 +141,7 @@ fn longest_chain(wanted: fn(&Description) -> bool) -> Vec<String> {
     let mut form = Form::Frame;
     let mut uses = Vec::new();
     for d in FILTERS.iter().filter(|d| wanted(d)) {
-        if d.input_forms.has(form) {
+        if d.input_forms.contains(form) {
             form = output_form(d, form);
             uses.push(example_text(d));
         }
@@ -162,10 +162,10 @@ fn sink_requests(
         let place = place.map_or_else(String::new, |place| format!(" '{}'", place.display()));
         for words in argument_variants(d) {
             let used = format!("{}{place}{words}", d.name);
-            if d.input_forms.has(Form::Frame) {
+            if d.input_forms.contains(Form::Frame) {
                 lines.push(format!("{} |all {used}", sources.replay));
             }
-            if d.input_forms.has(Form::Bytes) {
+            if d.input_forms.contains(Form::Bytes) {
                 lines.push(format!("{} |all {used}", sources.others[1]));
             }
         }

@@ -63,8 +63,8 @@ const SLOW_FUZZ_BODY: FuzzBody = FuzzBody {
     corpus: || vec![vec![0]],
     rounds: 0,
     run: |_| {
-        let begin = sys::clock::thread();
-        while sys::clock::thread() - begin <= DEBUG_SLOWDOWN * NS_PER_INPUT_MAX {}
+        let begin = sys::clock::thread_cpu_ns();
+        while sys::clock::thread_cpu_ns() - begin <= DEBUG_SLOWDOWN * NS_PER_INPUT_MAX {}
     },
 };
 
@@ -72,9 +72,9 @@ const SLOW_FUZZ_BODY: FuzzBody = FuzzBody {
 fn fuzz_bodies_pass_a_smoke_run() {
     let mut random = Random::with_replayable_seed();
     for body in FUZZ_BODIES {
-        let begin = sys::clock::thread();
+        let begin = sys::clock::thread_cpu_ns();
         let inputs = run_fuzz_smoke_test(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
-        let spent = (sys::clock::thread() - begin) / 1_000_000;
+        let spent = (sys::clock::thread_cpu_ns() - begin) / 1_000_000;
         println!("{inputs:7} inputs in {spent:6} ms: {}", body.name);
     }
 }
@@ -120,9 +120,9 @@ fn run_body(body: &FuzzBody, input: &[u8]) -> Result<(), String> {
     let mut spent = 0;
     // Repeats a slow run, since the machine may be busy.
     for _ in 0..2 {
-        let begin = sys::clock::thread();
+        let begin = sys::clock::thread_cpu_ns();
         let called = catch_unwind(AssertUnwindSafe(|| (body.run)(input)));
-        spent = sys::clock::thread() - begin;
+        spent = sys::clock::thread_cpu_ns() - begin;
         if let Err(panic) = called {
             let message = panic.downcast_ref::<String>().map(String::as_str);
             let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
@@ -152,7 +152,7 @@ fn mutate_inputs(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
         let at = random.within(0..bytes.len() + 1);
         match random.below(4) {
             0 => bytes.truncate(at),
-            1 => bytes.insert(at, random.next() as u8),
+            1 => bytes.insert(at, random.next_u64() as u8),
             2 => {
                 let piece = bytes[at..].to_vec();
                 bytes.extend(piece.iter().take(256));

@@ -17,7 +17,7 @@ mod scratch;
 
 mod captures;
 mod catalog;
-mod exam;
+mod examination;
 mod fuzz;
 mod mutate;
 mod state;

@@ -67,7 +67,7 @@ pub(crate) fn capture_mutations(
     }
     let lengths = lengths.into_iter().map(Mutation::Truncate);
     let flips: Vec<Mutation> =
-        (0..counts.flips).map(|_| Mutation::FlipBits(random.next())).collect();
+        (0..counts.flips).map(|_| Mutation::FlipBits(random.next_u64())).collect();
     lengths.chain(flips).collect()
 }
 

@@ -8,7 +8,8 @@ use filter::testing::twins::{TwinChain, request_text, try_emit_program, twin_cha
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    self, ChainPosition, Link, LoadError, Map, ObjectKind, Side, XdpMode, object_ids, tcx_chain,
+    self, ChainPosition, Link, LoadError, Map, ObjectKind, TrafficDirection, XdpMode, object_ids,
+    tcx_chain,
 };
 use sys::net::RouteSocket;
 use testkit::need;
@@ -111,11 +112,12 @@ fn o9_thousand_program_loads_leak_no_object() {
             // Attaching takes 10 ms.
             let link = (round % 20 == 0).then(|| match target.hook {
                 Hook::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
-                _ => Link::tcx(&loaded, index, Side::Egress, ChainPosition::Head, None).unwrap(),
+                _ => Link::tcx(&loaded, index, TrafficDirection::Egress, ChainPosition::Head, None)
+                    .unwrap(),
             });
             made.extend(link.map(|link| (ObjectKind::Links, link.info().unwrap().id)));
         }
-        assert!(tcx_chain(index, Side::Egress).unwrap().members.is_empty());
+        assert!(tcx_chain(index, TrafficDirection::Egress).unwrap().members.is_empty());
         assert_eq!(RouteSocket::open().unwrap().interface_by_index(index).unwrap().xdp, None);
     });
     assert!(made.len() > 2 * LOAD_COUNT, "{} things were made", made.len());

@@ -19,15 +19,15 @@ mod corpus;
 mod judge;
 
 mod classic;
-mod figures;
-mod floors;
 mod live;
 mod loader;
+mod measurements;
 mod mutants;
+mod older_kernels;
 mod socket_filter;
-mod source;
+mod verifier_log;
 
-use corpus::borders::{boundary_frames, ethernet_bytes, looks_like_pending_checksum};
+use corpus::boundaries::{boundary_frames, ethernet_bytes, looks_like_pending_checksum};
 use ebpf::Hook;
 use ebpf::emit::Target;
 use ebpf::exam::{self, ExamTotals, Interpreter};
@@ -161,7 +161,7 @@ fn assert_twins_are_sure(captured: corpus::CaptureReader) {
 fn every_twin_matches_on_generated_frames_and_noise() {
     let Some(()) = need::require_bpf() else { return };
     let mut random = Random::with_replayable_seed();
-    let traffic = testkit::mixed_traffic(random.next(), 20).frames;
+    let traffic = testkit::mixed_traffic(random.next_u64(), 20).frames;
     let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
     let made = frames.iter().map(|frame| frame.bytes.clone());
     // At XDP a valid checksum may look pending, so the twin must be unsure.

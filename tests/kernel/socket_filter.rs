@@ -6,7 +6,7 @@
 //! outermost tag. Another socket, without a filter, was opened first and is therefore served last
 //! by the kernel: when it has counted all frames, all sockets have.
 
-use crate::corpus::borders::{boundary_frames, ethernet_bytes};
+use crate::corpus::boundaries::{boundary_frames, ethernet_bytes};
 use crate::corpus::generated_frames;
 use ebpf::classic::{ClassicMetadata, ClassicProgram};
 use filter::Arguments;
@@ -86,7 +86,7 @@ fn open_filtered_packet_ring(
     if let Err(error) = socket.attach(&instructions) {
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
-    let ring = socket.ring(SMALL_RING).expect("a small ring");
+    let ring = socket.into_ring(SMALL_RING).expect("a small ring");
     ring.bind(device_index(space, device)).expect("the device is there");
     ring
 }
@@ -118,7 +118,7 @@ fn socket_filter_test_frames() -> Vec<Vec<u8>> {
     let mut random = Random::with_replayable_seed();
     let mut plain = ethernet_bytes(generated_frames(1));
     plain.extend(
-        testkit::mixed_traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame),
+        testkit::mixed_traffic(random.next_u64(), 20).frames.into_iter().map(|(_, frame)| frame),
     );
     plain.extend(boundary_frames());
     // The kernel drops a tagged frame without a type.
@@ -128,7 +128,7 @@ fn socket_filter_test_frames() -> Vec<Vec<u8>> {
     let mut frames = plain.clone();
     for frame in plain {
         let number = *random.pick(&[0, 5, 5, 6, 0x6005, 0x2000, 0x1005, 0xffff]);
-        let tags: &[(u16, u16)] = match random.next() % 4 {
+        let tags: &[(u16, u16)] = match random.next_u64() % 4 {
             0 => &[(0x88a8, number), (0x8100, 5)],
             1 => &[(0x88a8, number)],
             2 => &[(0x8100, number), (0x8100, 5)],

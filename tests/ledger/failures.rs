@@ -13,7 +13,8 @@ use std::path::Path;
 use std::process::Command;
 
 fn run(text: &str) -> Outcome {
-    let outcome = PlannedRequest::with(text, PROBE_FILTERS).run_threaded(Settings::default());
+    let outcome =
+        PlannedRequest::with_filters(text, PROBE_FILTERS).run_threaded(Settings::default());
     assert_eq!(outcome.failures.len(), 1, "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome

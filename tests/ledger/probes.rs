@@ -38,12 +38,13 @@ impl NumberCounts {
 }
 
 /// The fields that the descriptions of all reporting test filters have in common.
-const REPORTING_PROBE: Description = Description { reports: true, ..Description::EMPTY };
+const REPORTING_PROBE: Description =
+    Description { has_report: true, ..Description::FILTER_DEFAULTS };
 
 /// A filter that passes all blocks, and reports their numbers.
 const REPORT_NUMBERS: Description = Description {
     name: "watch",
-    user: Some(|_| Ok(Filter::lanes(ReportNumbersFilter::default()))),
+    constructor: Some(|_| Ok(Filter::lanes(ReportNumbersFilter::default()))),
     ..REPORTING_PROBE
 };
 
@@ -65,7 +66,7 @@ const DROP_EVERY_THIRD: Description = Description {
     name: "third",
     kind: FilterKind::Classification,
     reasons: &["third"],
-    user: Some(|_| Ok(Filter::lanes(DropEveryThirdFilter::default()))),
+    constructor: Some(|_| Ok(Filter::lanes(DropEveryThirdFilter::default()))),
     ..REPORTING_PROBE
 };
 const THIRD_BLOCK_REASON: Reason = DROP_EVERY_THIRD.reason("third");
@@ -96,7 +97,7 @@ const CLASSIFY_EVEN: Description = Description {
     kind: FilterKind::Classification,
     classes: Classes::YesNo,
     reasons: &["odd"],
-    user: Some(|_| Ok(Filter::classify(ClassifyEven::default()))),
+    constructor: Some(|_| Ok(Filter::classify(ClassifyEven::default()))),
     ..REPORTING_PROBE
 };
 const ODD_NUMBER_REASON: Reason = CLASSIFY_EVEN.reason("odd");
@@ -124,7 +125,7 @@ impl Classify for ClassifyEven {
 const HOLD_UP_TO_LIMIT: Description = Description {
     name: "few",
     state: HOLD_ALL.state.with_held_max(100),
-    user: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
+    constructor: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
     ..HOLD_ALL
 };
 
@@ -133,7 +134,7 @@ const HOLD_ALL: Description = Description {
     name: "hoard",
     kind: FilterKind::Reordering,
     state: StateFacts::pinned("a list of its own").with_held_max(100_000),
-    user: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
+    constructor: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
     ..REPORTING_PROBE
 };
 
@@ -168,8 +169,8 @@ pub(crate) const PANICKING_BLOCK: u64 = 5000;
 const PANIC_AT_BLOCK: Description = Description {
     name: "breaks",
     kind: FilterKind::Classification,
-    user: Some(|_| Ok(Filter::classify(PanicAtBlock))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::classify(PanicAtBlock))),
+    ..Description::FILTER_DEFAULTS
 };
 
 struct PanicAtBlock;
@@ -213,7 +214,7 @@ pub(crate) fn missing_block_count(outcome: &Outcome) -> u64 {
     let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
     let beyond = nodes.iter().flat_map(|node| &node.dropped);
     let beyond = beyond.filter(|(why, _)| *why == DropReason::BeyondCount);
-    outcome.ledger.lost() + unselected + beyond.map(|(_, amount)| amount.blocks).sum::<u64>()
+    outcome.ledger.lost_blocks() + unselected + beyond.map(|(_, amount)| amount.blocks).sum::<u64>()
 }
 
 /// Returns the number of blocks that edges dropped for this reason.

@@ -15,7 +15,7 @@ use testkit::Random;
 const DROPPING_PROBES: [&str; 3] = ["third", "even", "few"];
 
 fn run(text: &str, settings: Settings) -> Outcome {
-    let outcome = PlannedRequest::with(text, PROBE_FILTERS).run_threaded(settings);
+    let outcome = PlannedRequest::with_filters(text, PROBE_FILTERS).run_threaded(settings);
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
@@ -134,6 +134,6 @@ fn blocks_after_the_block_limit_are_reported_not_lost() {
         let outcome = run(&text, settings);
         assert!(captured_frame_numbers(&file).into_iter().eq(0..1234), "{text}");
         assert_eq!(blocks_sent(&outcome), 1234 + missing_block_count(&outcome), "{text}");
-        assert_eq!(outcome.ledger.lost(), 0, "{text}");
+        assert_eq!(outcome.ledger.lost_blocks(), 0, "{text}");
     }
 }

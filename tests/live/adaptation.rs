@@ -68,9 +68,9 @@ impl AdaptiveRun<'_> {
             send_all(self.pair, &numbered_batch(self.sent, one_of));
             self.sent += BATCH_FRAMES / one_of;
             wait_until("a burst has arrived", || {
-                self.live.is_ended() || self.frames_received() >= self.sent
+                self.live.has_ended() || self.frames_received() >= self.sent
             });
-            assert!(!self.live.is_ended(), "{what}: it ended: {:?}", self.live.adaptations());
+            assert!(!self.live.has_ended(), "{what}: it ended: {:?}", self.live.adaptations());
             holds(&self.live)
         });
     }
@@ -85,7 +85,7 @@ impl AdaptiveRun<'_> {
 /// Returns true if the first filter runs in the kernel.
 fn first_filter_runs_in_kernel(live: &Live) -> bool {
     let plan = live.plan().expect("a plan");
-    let found = plan.graph.ids().nth(1);
+    let found = plan.graph.nodes_with_ids().nth(1);
     found.is_some_and(|(id, _)| plan.space_of(id).kind == SpaceKind::Kernel)
 }
 
@@ -125,7 +125,7 @@ fn run_request(
             RatePolicy { observation_ns: 2_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
         let adapt =
             AdaptationSettings::permitted_by(&plan, &machine_with_assumed_costs()).map(|adapt| {
-                assert!(!adapt.copies);
+                assert!(!adapt.may_replicate);
                 Arc::new(AdaptationSettings { rate_policy, ..(*adapt).clone() })
             });
         let period = adapt.as_ref().map_or(MovePeriod::Never, |adapt| adapt.moves);
@@ -135,7 +135,7 @@ fn run_request(
             _ => MovePeriod::Start,
         };
         assert_eq!(period, asked);
-        let extras = PathOptions { adapt, ..PathOptions::default() };
+        let extras = PathOptions { adaptation: adapt, ..PathOptions::default() };
         build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();

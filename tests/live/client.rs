@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testkit::Random;
-use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
+use testkit::net::{Namespace, SERVER, SERVER6, WAIT_TIMEOUT, wait_until};
 
 /// Number of connections over which the client sends requests at the same time.
 const CONCURRENT_CONNECTIONS: usize = 8;
@@ -109,7 +109,7 @@ impl HttpClient {
 
 fn connect_to_server(server: &str) -> TcpStream {
     let connection = TcpStream::connect((server, 80)).expect("the server listens");
-    connection.set_read_timeout(Some(LIMIT)).expect("a time");
+    connection.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time");
     connection.set_nodelay(true).expect("a flag");
     connection
 }
@@ -139,7 +139,7 @@ const REQUEST_PATHS: &[&str] =
 impl Request {
     fn new(random: &mut Random, number: usize, close: bool) -> Self {
         let directory = random.pick(REQUEST_PATHS);
-        let path = format!("/{directory}/{number}?{:x}", random.next());
+        let path = format!("/{directory}/{number}?{:x}", random.next_u64());
         let method = if random.one_in(10) { "HEAD" } else { "GET" };
         let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: server\r\n").into_bytes();
         if !random.one_in(5) {

@@ -27,7 +27,8 @@ fn frames_counted(outcome: &Outcome) -> u64 {
 
 /// Returns the number of requests in each program, in ascending order.
 fn requests_per_program(points: &AttachPoints) -> Vec<usize> {
-    let mut lines: Vec<usize> = points.status().iter().map(|(_, program)| program.lines).collect();
+    let mut lines: Vec<usize> =
+        points.status().iter().map(|(_, program)| program.request_count).collect();
     lines.sort_unstable();
     lines
 }
@@ -47,7 +48,7 @@ fn o6_requests_beyond_a_full_program_get_a_second_program() {
     let program = points.status();
     let mut numbers: Vec<u32> = program
         .iter()
-        .flat_map(|(_, program)| program.each.iter().map(|line| line.number))
+        .flat_map(|(_, program)| program.requests.iter().map(|line| line.number))
         .collect();
     numbers.sort_unstable();
     numbers.dedup();

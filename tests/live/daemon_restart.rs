@@ -207,7 +207,7 @@ fn send_datagrams_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop:
             to.recv_from(&mut reply).expect("it has come");
             sent_count.store(number + 1, Ordering::Relaxed);
             // Only delays, because nothing becomes readable.
-            sys::poll::readable(&[], Some(Duration::from_millis(1)));
+            sys::poll::wait_until_readable(&[], Some(Duration::from_millis(1)));
         }
     });
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use sys::bpf::{Map, ProgramRings};
 use sys::descriptor;
 use sys::process::{self, OVERFLOW_ID};
-use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE};
+use testkit::net::{NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT};
 use testkit::{Frame, need};
 
 const ALICE_UID: u32 = OVERFLOW_ID;
@@ -104,21 +104,21 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (bob, his) = open(80, BOB_UID);
     let (again, hers_too) = open(53, ALICE_UID);
     let now = program_status(&points);
-    assert_eq!((now.lines, now.frame_rings, attached_program_ids(&pair).len()), (3, 2, 1));
+    assert_eq!((now.request_count, now.frame_rings, attached_program_ids(&pair).len()), (3, 2, 1));
     let number = |rings: &ProgramRings| rings.records().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
     // Enough to lap the ring of a processor, whatever their number.
-    let shape = alice.shape();
+    let shape = alice.layout();
     let count = 3 * shape.bytes as usize * shape.cpus as usize / 1000;
     let frames: Vec<Vec<u8>> =
         MARKS.iter().flat_map(|(port, mark)| marked_frames(*port, mark, count)).collect();
     send_all(&pair, &frames);
     for (rings, own) in [(&alice, 0), (&bob, 1)] {
-        let written: u64 = (0..rings.shape().cpus)
+        let written: u64 = (0..rings.layout().cpus)
             .map(|cpu| rings.region(cpu).expect("a region").committed_position())
             .sum();
-        assert!(written > 2 * u64::from(rings.shape().bytes * rings.shape().cpus), "{written}");
+        assert!(written > 2 * u64::from(rings.layout().bytes * rings.layout().cpus), "{written}");
         for (place, (_, mark)) in MARKS.iter().enumerate() {
             assert_eq!(contains_mark(rings.records(), mark), place == own, "{own}: {mark:?}");
             assert!(!contains_mark(rings, mark), "pointers hold no bytes of frames");
@@ -154,7 +154,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         lines.push(pair.server.run_in_network_namespace(here));
     }
     let now = program_status(&points);
-    assert_eq!((now.lines, now.frame_rings, attached_program_ids(&pair).len()), (10, 5, 1));
+    assert_eq!((now.request_count, now.frame_rings, attached_program_ids(&pair).len()), (10, 5, 1));
     let mut frames: Vec<Vec<u8>> =
         (1..=REQUESTS).flat_map(|p| marked_frames(p, b"x", p.into())).collect();
     frames.extend(marked_frames(REQUESTS + 1, b"nobody's", 20));
@@ -166,7 +166,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     assert_eq!(steps, [("ip", 10, all), ("udp", 10, all), ("dport", 10, all)]);
     for (port, (delegated, line)) in (1..=REQUESTS).zip(lines) {
         let (rings, _) = delegated.open().expect("what it says");
-        let cpus = 0..rings.shape().cpus;
+        let cpus = 0..rings.layout().cpus;
         let handed: u64 = cpus.map(|cpu| rings.region(cpu).expect("a region").head(0)).sum();
         assert_eq!(handed, u64::from(port), "{port}");
         drop(run_without_perfmon(|| line.detach()));
@@ -207,7 +207,7 @@ const CHILD_FRAME_COUNT: usize = 40;
 /// Returns the next message from the peer at `socket`, with its descriptors. `whom` names the peer
 /// in the failure message. Panics if no message arrives within the timeout of tests.
 fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
-    let is_readable = sys::poll::readable(&[socket.as_fd()], Some(LIMIT));
+    let is_readable = sys::poll::wait_until_readable(&[socket.as_fd()], Some(WAIT_TIMEOUT));
     assert_eq!(is_readable, [true], "waited for {whom}");
     let mut message = vec![0; 1 << 16];
     let (length, descriptors) = descriptor::receive(&socket, &mut message).expect("a message");
@@ -268,7 +268,7 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let mut frames = marked_frames(53, b"hers", CHILD_FRAME_COUNT);
     frames.extend(marked_frames(80, b"others'", CHILD_FRAME_COUNT));
     serve_peer(&pair, &points, &text, &here, &|| {
-        assert_eq!(program_status(&points).lines, 1);
+        assert_eq!(program_status(&points).request_count, 1);
         send_all(&pair, &frames);
     });
     let output = child.wait_with_output().expect("it ends");
@@ -373,7 +373,7 @@ fn assert_writes_are_refused(
 #[test]
 fn child_process_runs_request() {
     let Ok(text) = std::env::var(CHILD_REQUEST_VARIABLE) else { return };
-    assert_eq!(process::identity(), (ALICE_UID, ALICE_UID));
+    assert_eq!(process::effective_ids(), (ALICE_UID, ALICE_UID));
     let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
     // The plan is for the kernel of the serving process.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };

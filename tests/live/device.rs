@@ -6,8 +6,8 @@ use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER,
-    SERVER_DEVICE, packet_sockets, wait_until,
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER, SERVER_DEVICE,
+    WAIT_TIMEOUT, packet_sockets, wait_until,
 };
 use testkit::streamline_program;
 use testkit::{Frame, need};
@@ -177,7 +177,7 @@ fn send_datagrams(pair: &NamespacePair, count: u64) {
     let far =
         pair.server.run_in_network_namespace(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
     for socket in [&near, &far] {
-        socket.set_read_timeout(Some(LIMIT)).expect("a time");
+        socket.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time");
     }
     let mut bytes = [0; 64];
     for number in 0..count {

@@ -14,7 +14,7 @@ const JOB: &str = "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz"
 /// The request of the path that the shell job reads.
 const REQUEST: &str = "rx | ip | dport |80 untcp | http |get count";
 /// Number of GET requests, as many as a client makes over a few connections.
-const REQUESTS: usize = 60;
+const REQUEST_COUNT: usize = 60;
 
 /// A process that is killed on drop.
 struct Guard(Child);
@@ -68,7 +68,7 @@ fn b11_each_get_request_is_compressed_once() {
     let folder = Scratch::new();
     let (daemon, pipes) = (folder.path("daemon").display().to_string(), folder.path("pipes"));
     fs::create_dir(&pipes).expect("a folder");
-    for number in 0..REQUESTS {
+    for number in 0..REQUEST_COUNT {
         fs::write(folder.path(&format!("page{number}")), format!("page {number}")).expect("a file");
     }
     let _daemon = spawn(streamline(&["daemon", "--socket", &daemon], &daemon));
@@ -95,7 +95,7 @@ fn b11_each_get_request_is_compressed_once() {
     let mut job = Guard(job.current_dir(folder.path("")).spawn().expect("a shell"));
     wait_until_open(&stream.with_file_name(".streams").join("all"));
     let urls: Vec<String> =
-        (0..REQUESTS).map(|number| format!("http://{SERVER}/page{number}")).collect();
+        (0..REQUEST_COUNT).map(|number| format!("http://{SERVER}/page{number}")).collect();
     let mut client = pair.client.command("curl");
     client.args(["-sS", "--no-progress-meter", "--parallel", "--parallel-max", "8"]).args(&urls);
     assert!(client.stdout(Stdio::null()).status().expect("curl").success());
@@ -105,7 +105,7 @@ fn b11_each_get_request_is_compressed_once() {
     assert!(post.stdout(Stdio::null()).status().expect("curl").success());
     let counted = stream.with_file_name("count").join("stats/blocks");
     let blocks = || fs::read_to_string(&counted).ok()?.trim().parse::<usize>().ok();
-    wait_until("all requests are counted", || blocks() >= Some(2 * REQUESTS));
+    wait_until("all requests are counted", || blocks() >= Some(2 * REQUEST_COUNT));
     // The end of the path ends the job.
     assert!(streamline(&["stop", "1"], &daemon).status().expect("stop").success());
     wait_until("the job ends", || job.0.try_wait().expect("a child").is_some());
@@ -115,9 +115,9 @@ fn b11_each_get_request_is_compressed_once() {
     let mut got: Vec<&str> = log.lines().filter(|line| line.ends_with(" HTTP/1.1")).collect();
     got.sort_unstable();
     let mut sent: Vec<String> =
-        (0..REQUESTS).map(|number| format!("GET /page{number} HTTP/1.1")).collect();
+        (0..REQUEST_COUNT).map(|number| format!("GET /page{number} HTTP/1.1")).collect();
     sent.sort_unstable();
     assert_eq!(got, sent);
-    assert_eq!(log.matches("Host: ").count(), REQUESTS, "each request is whole");
+    assert_eq!(log.matches("Host: ").count(), REQUEST_COUNT, "each request is whole");
     drop(mounted);
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::process::Command;
-use sys::bpf::{ChainPosition, Link, Program, ProgramKind, Side, XdpMode};
+use sys::bpf::{ChainPosition, Link, Program, ProgramKind, TrafficDirection, XdpMode};
 use sys::net::RouteSocket;
 use sys::packet::{PacketRing, PacketRingParameters, PacketSocket};
 use testkit::need;
@@ -42,13 +42,13 @@ impl ForeignPrograms {
             let tcx =
                 |side| Link::tcx(&chained, index, side, ChainPosition::Head, None).expect("tcx");
             let links = vec![
-                tcx(Side::Ingress),
-                tcx(Side::Egress),
+                tcx(TrafficDirection::Ingress),
+                tcx(TrafficDirection::Egress),
                 Link::xdp(&express, index, XdpMode::Generic).expect("xdp"),
             ];
             let shape =
                 PacketRingParameters { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
-            let socket = PacketSocket::open().and_then(|socket| socket.ring(shape));
+            let socket = PacketSocket::open().and_then(|socket| socket.into_ring(shape));
             let socket = socket.expect("a packet socket");
             socket.bind(index).expect("the device");
             (links, socket)
@@ -84,7 +84,7 @@ fn assert_lists_foreign_programs(found: &Value) {
         only
     };
     let ours = u64::from(std::process::id());
-    let uid = u64::from(sys::process::identity().0);
+    let uid = u64::from(sys::process::effective_ids().0);
     for (kind, side, name) in [
         ("xdp", Some("received"), Some("foreign_xdp")),
         ("tcx", Some("received"), Some("foreign_tcx")),

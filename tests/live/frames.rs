@@ -7,7 +7,7 @@ use crate::send::{capture_length, send_frames};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, LIMIT, NamespacePair, SERVER, SERVER_DEVICE,
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, WAIT_TIMEOUT,
 };
 use testkit::packet::checksum;
 use testkit::{Frame, Random, Segment};
@@ -25,7 +25,7 @@ fn send_over_tcp(pair: &NamespacePair, bytes: &[u8]) -> Vec<u8> {
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| {
             let (mut connection, _) = listener.accept().expect("a connection");
-            connection.set_read_timeout(Some(LIMIT)).expect("a time");
+            connection.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time");
             let mut taken = Vec::new();
             connection.read_to_end(&mut taken).expect("to the end");
             taken
@@ -201,7 +201,7 @@ fn multicast_copies_for_this_host_are_not_observed() {
         socket.send_to(b"from this host", (group, 5300)).expect("it sends");
         socket
     });
-    member.set_read_timeout(Some(LIMIT)).expect("a time");
+    member.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time");
     let mut bytes = [0; 64];
     let length = member.recv(&mut bytes).expect("the copy for this host");
     assert_eq!(&bytes[..length], b"from this host");

@@ -41,7 +41,9 @@ fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut length = 0;
     for path in &captures.paths {
         let name = captures.name(path);
-        if captures.outside && !HOSTILE_CAPTURE_NAME_PARTS.iter().any(|part| name.contains(part)) {
+        if captures.is_external
+            && !HOSTILE_CAPTURE_NAME_PARTS.iter().any(|part| name.contains(part))
+        {
             continue;
         }
         let bytes = std::fs::read(path).expect("a case");

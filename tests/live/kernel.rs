@@ -22,10 +22,12 @@ use std::fs;
 use std::io::{BufReader, Read as _};
 use std::net::UdpSocket;
 use std::process::Command;
-use sys::bpf::{Chain, ChainPosition, Link, Program, ProgramKind, Side, XdpMode, tcx_chain};
+use sys::bpf::{
+    Chain, ChainPosition, Link, Program, ProgramKind, TrafficDirection, XdpMode, tcx_chain,
+};
 use sys::net::RouteSocket;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, DevicePairSettings, LIMIT, NamespacePair, SERVER, SERVER_DEVICE,
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, WAIT_TIMEOUT,
     wait_until,
 };
 use testkit::{Frame, need};
@@ -228,7 +230,7 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
         pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
     let far =
         pair.server.run_in_network_namespace(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
-    far.set_read_timeout(Some(LIMIT)).expect("a time");
+    far.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time");
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
     let mut bytes = [0; 5000];
     for length in [10, 4000, 100, 2000] {
@@ -284,7 +286,7 @@ fn frames_of_a_stopped_reader_are_counted() {
     const SIZE: usize = 1_400;
     let Some(pair) = quiet_pair() else { return };
     // The sender's processor writes the frame: one ring fills.
-    let one = sys::process::pin_to(0).is_ok();
+    let one = sys::process::pin_to_processor(0).is_ok();
     let observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} ring=512KB | pcap seen.pcap"));
     observer.signal("STOP");
@@ -343,7 +345,7 @@ fn program_survives_its_device_going_down_and_up() {
 }
 
 /// Returns the kernel programs attached to the server's device.
-fn attached_programs(pair: &NamespacePair, side: Side) -> Chain {
+fn attached_programs(pair: &NamespacePair, side: TrafficDirection) -> Chain {
     pair.server.run_in_network_namespace(|| tcx_chain(device_index(), side).expect("a chain"))
 }
 
@@ -362,20 +364,26 @@ fn v17_existing_programs_receive_the_same_packets() {
     };
     let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
     let links = pair.server.run_in_network_namespace(|| {
-        let tcx = Link::tcx(&theirs, device_index(), Side::Ingress, ChainPosition::Head, None)
-            .expect("tcx");
+        let tcx = Link::tcx(
+            &theirs,
+            device_index(),
+            TrafficDirection::Ingress,
+            ChainPosition::Head,
+            None,
+        )
+        .expect("tcx");
         (tcx, Link::xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
     });
-    let before = attached_programs(&pair, Side::Ingress);
+    let before = attached_programs(&pair, TrafficDirection::Ingress);
     let observer = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
-    let during = attached_programs(&pair, Side::Ingress);
+    let during = attached_programs(&pair, TrafficDirection::Ingress);
     assert_eq!(during.members.len(), 2, "ours stands before theirs");
     assert_eq!(during.members[1..], before.members[..]);
     send_all(&pair, &numbered_frames(0..100, FRAME_LENGTH));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(report_counters(&ran, "count")["blocks"], 100);
-    assert_eq!(attached_programs(&pair, Side::Ingress).members, before.members);
+    assert_eq!(attached_programs(&pair, TrafficDirection::Ingress).members, before.members);
     drop(links);
 }
 
@@ -385,12 +393,12 @@ fn killed_request_leaves_no_program_attached() {
     for end in ["KILL", "INT"] {
         let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
         let observer = Observer::start(&pair.server, &line);
-        assert_eq!(attached_programs(&pair, Side::Ingress).members.len(), 1);
+        assert_eq!(attached_programs(&pair, TrafficDirection::Ingress).members.len(), 1);
         send_all(&pair, &numbered_frames(0..10, FRAME_LENGTH));
         observer.signal(end);
         observer.wait();
         wait_until("nothing is attached", || {
-            attached_programs(&pair, Side::Ingress).members.is_empty()
+            attached_programs(&pair, TrafficDirection::Ingress).members.is_empty()
         });
     }
 }

@@ -9,7 +9,7 @@ use crate::numbers::{frame_number, frame_numbers, numbered_frames};
 use crate::observer::{Observer, ObserverResult, has_xdp_program};
 use crate::send::{capture_length, send_all, send_frames};
 use serde_json::Value;
-use sys::bpf::{ChainPosition, Link, Program, ProgramKind, Side};
+use sys::bpf::{ChainPosition, Link, Program, ProgramKind, TrafficDirection};
 use sys::net::RouteSocket;
 use testkit::net::{
     CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
@@ -270,7 +270,8 @@ fn g2_frame_with_removed_tag_is_matched_with_its_tag() {
         let index = index.expect("it is there").index;
         let program =
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
-        Link::tcx(&program, index, Side::Egress, ChainPosition::Head, None).expect("it is there")
+        Link::tcx(&program, index, TrafficDirection::Egress, ChainPosition::Head, None)
+            .expect("it is there")
     });
     let frames = numbered_datagrams(90);
     let line = "| vlan | ip | udp | dport |53 pcap seen.pcap";

@@ -81,7 +81,7 @@ impl Scene {
 
     /// Runs a shell command in the mount. Asserts that the command fails, and returns the reason
     /// that the mount gives.
-    fn failure(&self, command: &str) -> String {
+    fn expect_failure(&self, command: &str) -> String {
         let mut shell = Command::new("sh");
         shell
             .args(["-c", &command.replace("rx/", &format!("rx:{SERVER_DEVICE}/"))])
@@ -170,7 +170,7 @@ fn b9_killed_server_closes_the_streams_of_its_readers() {
     let names = ["all.pcap", "ip/all.pcap", "ip/udp/all.pcap", "ip/udp/sport/all.pcap"];
     let _open = names.map(|name| File::open(place.join(name)).expect("a stream"));
     let fifth = "ip/udp/sport/dport/all.pcap";
-    let why = scene.failure(&format!("cat rx/{fifth}"));
+    let why = scene.expect_failure(&format!("cat rx/{fifth}"));
     assert!(why.contains("can be read at once"), "{why}");
     let server = fs::read_dir("/proc").expect("processes").flatten().find_map(|one| {
         let words = fs::read(one.path().join("cmdline")).ok()?;
@@ -205,7 +205,7 @@ fn b10_frames_that_stay_in_the_kernel_can_be_read() {
 #[test]
 fn b8_writes_that_bypass_kernel_filters_are_refused() {
     let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
-    let why = scene.failure("printf x > rx/all.pcap");
+    let why = scene.expect_failure("printf x > rx/all.pcap");
     assert!(
         why.contains("`udp` runs in the kernel, where it cannot receive written bytes"),
         "{why}"

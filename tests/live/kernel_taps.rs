@@ -25,7 +25,7 @@ use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT, wait_until};
 
 /// A tap, and the bytes that its reader has read so far.
 struct Reader {
@@ -37,7 +37,7 @@ struct Reader {
 impl Reader {
     /// Opens a tap of a node, and starts a thread that reads it. `class` selects blocks as an arc
     /// does; an empty text selects as a plain pipe.
-    fn begin(live: &Live, node: &str, class: &str, form: StreamForm) -> Result<Self, TapError> {
+    fn open(live: &Live, node: &str, class: &str, form: StreamForm) -> Result<Self, TapError> {
         let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
         let request = TapRequest {
             node: Some(TapNode::Name(node.to_owned())),
@@ -45,11 +45,11 @@ impl Reader {
             form,
             since: None,
             policy: OverrunPolicy::Skip,
-            patience: LIMIT,
+            patience: WAIT_TIMEOUT,
             pipe,
             ring: None,
         };
-        let (tap, _) = live.tap(request, LIMIT)?;
+        let (tap, _) = live.tap(request, WAIT_TIMEOUT)?;
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let to = Arc::clone(&bytes);
         let thread = std::thread::spawn(move || {
@@ -66,13 +66,13 @@ impl Reader {
     }
 
     /// Waits for `count` frames, ends the tap, and returns all frames.
-    fn take(self, count: usize) -> Vec<Vec<u8>> {
+    fn take_frames(self, count: usize) -> Vec<Vec<u8>> {
         wait_until("all frames are read", || parse_capture(&self.read()).len() >= count);
-        parse_capture(&self.end())
+        parse_capture(&self.close())
     }
 
     /// Asserts that the tap has lost nothing, and closes it. Returns the bytes that were read.
-    fn end(self) -> Vec<u8> {
+    fn close(self) -> Vec<u8> {
         let stats = self.tap.stats();
         assert_eq!((stats.skipped, stats.no_frame), (0, 0));
         drop(self.tap);
@@ -88,7 +88,7 @@ fn live_handle_of_request(request: &RunningRequest, text: &str) -> Live {
 }
 
 fn open_taps(points: &AttachPoints) -> usize {
-    program_status(points).each.iter().map(|line| line.taps).sum()
+    program_status(points).requests.iter().map(|line| line.taps).sum()
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn b8_kernel_tap_adds_no_program() {
     let programs = attached_program_ids(&pair);
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
-    assert_eq!((open_taps(&points), program_status(&points).each[0].given.blocks), (0, 0));
-    let capture = |node, class| Reader::begin(&live, node, class, StreamForm::Capture);
+    assert_eq!((open_taps(&points), program_status(&points).requests[0].delivered.blocks), (0, 0));
+    let capture = |node, class| Reader::open(&live, node, class, StreamForm::Capture);
     let one = capture("udp", "").expect("a tap");
     let other = capture("udp", "").expect("a second reader");
     let dns = capture("dport", "53").expect("a class that an arc selects");
     let web = capture("dport", "80").expect("a class that no arc selects");
-    let lines = Reader::begin(&live, "ip", "", StreamForm::Json).expect("lines");
+    let lines = Reader::open(&live, "ip", "", StreamForm::Json).expect("lines");
     // Two readers of a filter share a tap.
     assert_eq!(open_taps(&points), 3);
     send_all(&pair, &frames);
@@ -116,15 +116,15 @@ fn b8_kernel_tap_adds_no_program() {
         let of = |frame: &&Vec<u8>| frame[36..38] == port.to_be_bytes();
         frames.iter().filter(of).cloned().collect()
     };
-    assert!(one.take(FRAMES) == frames);
+    assert!(one.take_frames(FRAMES) == frames);
     assert_eq!(open_taps(&points), 3);
-    assert!(other.take(FRAMES) == frames);
+    assert!(other.take_frames(FRAMES) == frames);
     wait_until("the tap is closed", || open_taps(&points) == 2);
-    assert!(dns.take(FRAMES / 4) == with_port(53));
-    assert!(web.take(FRAMES / 4) == with_port(80));
+    assert!(dns.take_frames(FRAMES / 4) == with_port(53));
+    assert!(web.take_frames(FRAMES / 4) == with_port(80));
     let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
     wait_until("all lines are read", || count(&lines.read()) >= FRAMES);
-    assert_eq!(count(&lines.end()), FRAMES);
+    assert_eq!(count(&lines.close()), FRAMES);
     wait_until("all taps are closed", || open_taps(&points) == 0);
     send_all(&pair, &frames);
     assert_eq!(attached_program_ids(&pair), programs, "the program stays");
@@ -141,12 +141,12 @@ fn b10_tap_of_a_kernel_source_gets_its_frames() {
     let text = format!("rx {SERVER_DEVICE} | discard");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let reader = Reader::begin(&live, "rx", "", StreamForm::Capture).expect("a tap");
+    let reader = Reader::open(&live, "rx", "", StreamForm::Capture).expect("a tap");
     let frames = datagrams(100);
     send_all(&pair, &frames);
-    assert!(reader.take(100) == frames);
-    let refused = Reader::begin(&live, "discard", "", StreamForm::Capture).map(drop);
-    assert!(matches!(refused, Err(TapError::Closed(_))), "{refused:?}");
+    assert!(reader.take_frames(100) == frames);
+    let refused = Reader::open(&live, "discard", "", StreamForm::Capture).map(drop);
+    assert!(matches!(refused, Err(TapError::NotTappable(_))), "{refused:?}");
     request.stop();
 }
 
@@ -172,13 +172,13 @@ fn frames_after_node(
     let live = paths.first().map(BuiltPath::live).expect("a path");
     live.set_request_text(&text);
     let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
-    let reader = Reader::begin(&live, node, "", StreamForm::Capture).expect("a tap");
+    let reader = Reader::open(&live, node, "", StreamForm::Capture).expect("a tap");
     send_all(pair, frames);
     live.stop();
     let outcome = thread.join().expect("a run");
     // The tap ends once its reader has read everything.
-    reader.tap.wait_for_end(LIMIT);
-    let captured = parse_capture(&reader.end());
+    reader.tap.wait_for_end(WAIT_TIMEOUT);
+    let captured = parse_capture(&reader.close());
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
     drop(points);
     captured
@@ -206,20 +206,20 @@ fn b8_taps_beyond_the_limit_are_refused() {
     let text = format!("rx {SERVER_DEVICE} | ip | udp | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let begin = |node| Reader::begin(&live, node, "", StreamForm::Capture);
+    let begin = |node| Reader::open(&live, node, "", StreamForm::Capture);
     let mut open: Vec<Reader> =
         ["rx", "ip", "udp", "sport"].into_iter().map(|node| begin(node).expect(node)).collect();
     let refused = begin("dport").map(drop).expect_err("four are open");
     assert!(refused.to_string().contains("at most 4 kernel filters"), "{refused}");
     let frames = datagrams(40);
     send_all(&pair, &frames);
-    assert!(open.remove(0).take(40) == frames);
+    assert!(open.remove(0).take_frames(40) == frames);
     wait_until("its tap is closed", || open_taps(&points) == 3);
     let last = begin("dport").expect("one was closed");
     send_all(&pair, &frames);
-    assert_eq!(last.take(40).len(), 40);
+    assert_eq!(last.take_frames(40).len(), 40);
     for reader in open {
-        assert_eq!(reader.take(80).len(), 80);
+        assert_eq!(reader.take_frames(80).len(), 80);
     }
     request.stop();
 }
@@ -232,12 +232,12 @@ fn b8_filter_with_a_fifth_tap_stays_in_its_thread() {
     let text = format!("rx {SERVER_DEVICE} | ip | udp@thread0 | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let begin = |node| Reader::begin(&live, node, "", StreamForm::Capture).expect(node);
+    let begin = |node| Reader::open(&live, node, "", StreamForm::Capture).expect(node);
     let open = NODES.map(begin);
     let edit = |words: [&str; 3]| {
         let edit = Edit::parse(&words).expect("an edit");
         let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
-        pair.server.run_in_network_namespace(|| change(&live, &edit, &machine, LIMIT))
+        pair.server.run_in_network_namespace(|| change(&live, &edit, &machine, WAIT_TIMEOUT))
     };
     for filter in ["udp", "sport"] {
         edit(["move", filter, "kernel"]).expect("a move");
@@ -250,7 +250,7 @@ fn b8_filter_with_a_fifth_tap_stays_in_its_thread() {
     for (node, reader) in NODES.into_iter().zip(open) {
         wait_until(node, || parse_capture(&reader.read()).len() >= 40);
         assert_eq!(reader.tap.stats().end_reason, None, "{node}");
-        assert!(reader.take(40) == frames, "{node}");
+        assert!(reader.take_frames(40) == frames, "{node}");
     }
     // Once they have gone, the filter may run in the kernel.
     wait_until("the taps are closed", || open_taps(&points) == 0);
@@ -288,7 +288,7 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
     let text = format!("rx {SERVER_DEVICE} | {filters}");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let reader = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
+    let reader = Reader::open(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_until(&pair, 200, &stop));
@@ -299,8 +299,9 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
             let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
-            let done =
-                pair.server.run_in_network_namespace(|| change(&live, &edit, &machine, LIMIT));
+            let done = pair
+                .server
+                .run_in_network_namespace(|| change(&live, &edit, &machine, WAIT_TIMEOUT));
             assert!(done.is_ok(), "{done:?}");
         }
         let before = reader.read().len();
@@ -309,7 +310,7 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
         sender.join().expect("a sender")
     });
     assert!(program_status(&points).replaced >= edits.len() as u64);
-    let captured = reader.take(usize::try_from(sent).expect("few"));
+    let captured = reader.take_frames(usize::try_from(sent).expect("few"));
     assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
     request.stop();
 }
@@ -322,20 +323,20 @@ fn b8_path_gets_each_frame_once_while_taps_open_and_close() {
     let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |9 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_handle_of_request(&request, &text);
-    let stays = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
+    let stays = Reader::open(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_until(&pair, 200, &stop));
         for node in ["rx", "ip", "dport"].into_iter().cycle().take(CHANGES) {
-            let reader = Reader::begin(&live, node, "", StreamForm::Capture).expect("a tap");
+            let reader = Reader::open(&live, node, "", StreamForm::Capture).expect("a tap");
             wait_until("a frame is read", || !parse_capture(&reader.read()).is_empty());
-            drop(reader.end());
+            drop(reader.close());
             wait_until("its tap is closed", || open_taps(&points) == 1);
         }
         stop.store(true, Ordering::Relaxed);
         sender.join().expect("a sender")
     });
-    let captured = stays.take(usize::try_from(sent).expect("few"));
+    let captured = stays.take_frames(usize::try_from(sent).expect("few"));
     assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
     let outcome = request.stop();
     let reports = crate::shared_program::reports_by_filter(&outcome);
@@ -352,7 +353,7 @@ fn b8_request_change_keeps_taps_of_other_requests() {
     let (_, other) = attach(&pair, &points, &line(80), user - 1);
     let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
     let taps_of_other = || {
-        let each = program_status(&points).each;
+        let each = program_status(&points).requests;
         each.iter().find(|line| Some(line.number) == other.number()).map(|line| line.taps)
     };
     let mut running = changed;

@@ -17,8 +17,8 @@ const CONCURRENT_REQUESTS: usize = 10;
 
 /// Returns the twins that do not edit frames, each as a node of a request. Omits the twins whose
 /// class depends on a seed, a key, or the time.
-fn twins() -> Vec<String> {
-    let all = FILTERS.iter().filter(|entry| entry.kernel.is_some());
+fn twin_nodes() -> Vec<String> {
+    let all = FILTERS.iter().filter(|entry| entry.emit_twin.is_some());
     let all = all.filter(|entry| entry.kind != FilterKind::Editing);
     let names = all.map(|entry| entry.name);
     let names = names.filter(|name| !["split", "split_rr", "token", "ratelimit"].contains(name));
@@ -35,8 +35,8 @@ fn twins() -> Vec<String> {
 
 /// Returns the chains under test: every twin alone, and some twins after filters that move the
 /// view.
-fn requests() -> Vec<String> {
-    let mut all = twins();
+fn chains_under_test() -> Vec<String> {
+    let mut all = twin_nodes();
     all.push("ip@kernel defragment=no".to_owned());
     for before in ["eth", "vlan", "vlan |all vlan", "eth |all vlan", "ip"] {
         for last in ["vlan@kernel", "ip@kernel", "udp@kernel", "dport@kernel"] {
@@ -50,7 +50,7 @@ fn requests() -> Vec<String> {
 /// Returns a request that counts the blocks that leave `chain`, by their length and by the first
 /// bytes of their view. It counts unanswered blocks on one edge, and all blocks on another. No
 /// filter after the chain uses sessions, which the kernel does not assign.
-fn request_text(source: &str, chain: &str) -> String {
+fn counting_request(source: &str, chain: &str) -> String {
     let lengths = "(count@thread0 |all hist@thread0 of=length)";
     // The link address, IPv4, IPv6, the payload, and a tag behind another.
     let begins = "hex=020000 hex=45 hex=60 hex=746167676564 hex=0005";
@@ -88,9 +88,9 @@ fn k1_v4_views_of_tagged_frames_equal_those_of_a_file() {
     let frames: Vec<_> = tagged_frames().into_iter().filter(|frame| frame.len() >= 60).collect();
     let file = write_capture(&scratch, "tagged.pcap", &frames);
     let file = format!("replay '{}'", file.display());
-    for chains in requests().chunks(CONCURRENT_REQUESTS) {
+    for chains in chains_under_test().chunks(CONCURRENT_REQUESTS) {
         let observers = chains.iter().map(|chain| {
-            let line = request_text(&format!("rx {SERVER_DEVICE}"), chain);
+            let line = counting_request(&format!("rx {SERVER_DEVICE}"), chain);
             Observer::start(&pair.server, &line)
         });
         let observers: Vec<Observer> = observers.collect();
@@ -98,7 +98,7 @@ fn k1_v4_views_of_tagged_frames_equal_those_of_a_file() {
         for (chain, observer) in chains.iter().zip(observers) {
             let live = observer.stop();
             live.assert_lossless();
-            let line = request_text(&file, &chain.replace("@kernel", ""));
+            let line = counting_request(&file, &chain.replace("@kernel", ""));
             let file = Observer::spawn(Command::new(streamline_program()), &line).wait();
             file.assert_balanced();
             assert_eq!(live.source().given, frames.len() as u64, "{chain}");

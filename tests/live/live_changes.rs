@@ -80,8 +80,8 @@ fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apa
         let ends = StopSenderOnDrop(&stop);
         for words in CHANGES.iter().cycle().take(many) {
             let before = line.blocks_received();
-            wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
-            if line.live.is_ended() {
+            wait_until("frames come", || line.live.has_ended() || line.blocks_received() > before);
+            if line.live.has_ended() {
                 // The exit status contains the reason.
                 break;
             }
@@ -94,7 +94,7 @@ fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apa
         sender.join().expect("a sender")
     });
     let took = begin.elapsed();
-    if line.live.is_ended() {
+    if line.live.has_ended() {
         let outcome = line.stop();
         panic!("the path ended after {} changes: {:#?}", pauses.len(), outcome.ledger);
     }
@@ -108,7 +108,7 @@ fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apa
     let frames = parse_capture(&std::fs::read(file).expect("a capture"));
     let numbers: Vec<u64> = frames.iter().map(|frame| frame_number(frame)).collect();
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
-    let lost = outcome.ledger.lost();
+    let lost = outcome.ledger.lost_blocks();
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
     if apart_us > 0 {
         assert_eq!(lost, 0, "{:#?}", outcome.ledger);

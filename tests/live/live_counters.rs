@@ -8,7 +8,7 @@ use engine::kernel::point::AttachPoints;
 use member::client::Client;
 use member::protocol::Counters;
 use runtime::ledger::{EdgeKind, Ledger};
-use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT, wait_until};
 
 /// Number of frames that a test sends at a time, to four ports in rotation.
 const FRAMES: usize = 400;
@@ -31,7 +31,7 @@ fn assert_live_counters_equal_final_counters(pair: &NamespacePair, source: &str)
     let lives = request.component_handles().to_vec();
     let ledger = || {
         let mut ledger = Ledger::default();
-        lives.iter().for_each(|live| ledger.add(live.counters(LIMIT).ledger));
+        lives.iter().for_each(|live| ledger.add(live.counters(WAIT_TIMEOUT).ledger));
         ledger
     };
     for sent in [FRAMES, 2 * FRAMES] {
@@ -48,7 +48,7 @@ fn assert_live_counters_equal_final_counters(pair: &NamespacePair, source: &str)
         let sources: u64 = now.sources.iter().map(|(_, counters)| counters.given.blocks).sum();
         assert_eq!(sources, sent as u64, "{text}: {now:#?}");
         let mut totals = Ledger::default();
-        lives.iter().for_each(|live| totals.add(live.totals_ledger(LIMIT)));
+        lives.iter().for_each(|live| totals.add(live.totals_ledger(WAIT_TIMEOUT)));
         assert_eq!(totals.sources, now.sources, "{text}");
         assert_eq!(totals.imbalances(), [], "{text}");
     }

@@ -41,7 +41,7 @@ pub(crate) fn request_with_filters(rx: &str, network: &str, filters: usize) -> S
 /// Returns a datagram with more IPv6 extension headers than a twin walks.
 fn datagram_with_many_headers() -> Frame {
     let start = Frame::ethernet().ipv6("2001:2::1", "2001:2::2");
-    (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
+    (0..5).fold(start, |frame, _| frame.ipv6_extension(60, &[0; 7]))
 }
 
 /// Returns frames for which filters in the kernel return unsure. For each frame that concerns

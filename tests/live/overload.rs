@@ -60,7 +60,7 @@ fn send_more_than_request_reads(pair: &NamespacePair, behind: &str) -> (Observer
 
 /// Returns true if a read from the pipe would not block.
 fn is_readable(pipe: &impl AsFd) -> bool {
-    sys::poll::readable(&[pipe.as_fd()], Some(Duration::ZERO)) == [true]
+    sys::poll::wait_until_readable(&[pipe.as_fd()], Some(Duration::ZERO)) == [true]
 }
 
 /// Returns the number of frames that the device received or dropped.

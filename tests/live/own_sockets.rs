@@ -24,7 +24,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sys::bpf::{ProgramRings, Side, cgroup_chain, root_cgroup};
+use sys::bpf::{ProgramRings, TrafficDirection, cgroup_chain, root_cgroup};
 use testkit::need;
 use testkit::net::{
     CLIENT, CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER, is_capturing,
@@ -275,8 +275,8 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     }
     // Some memory of the small rings has been reused.
     let written = |cpu| small.rings.region(cpu).expect("a region").committed_position();
-    let most = (0..small.rings.shape().cpus).map(written).max().expect("a processor");
-    assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
+    let most = (0..small.rings.layout().cpus).map(written).max().expect("a processor");
+    assert!(most > 2 * u64::from(small.rings.layout().bytes), "{most}");
     assert!(
         small.contains_mark(MARKS[0])
             && !small.contains_mark(MARKS[1])
@@ -425,7 +425,8 @@ fn p7_killed_process_leaves_no_program_attached() {
     let Some(space) = Namespace::new() else { return };
     let group = root_cgroup().expect("control groups");
     let ours = || {
-        let sides = [Side::Ingress, Side::Egress].map(|side| cgroup_chain(&group, side));
+        let sides = [TrafficDirection::Ingress, TrafficDirection::Egress]
+            .map(|side| cgroup_chain(&group, side));
         let members = sides.into_iter().flat_map(|chain| chain.expect("a chain").members);
         members.map(|member| member.program).collect::<Vec<u32>>()
     };

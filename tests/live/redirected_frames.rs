@@ -6,7 +6,7 @@ use crate::numbers::{frame_numbers, numbered_frames};
 use crate::observer::{Observer, has_xdp_program};
 use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
-use sys::bpf::{ChainPosition, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
+use sys::bpf::{ChainPosition, Link, LinkTarget, Program, ProgramKind, TrafficDirection, XdpMode};
 use sys::net::RouteSocket;
 use testkit::net::{
     CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, counters, wait_until,
@@ -239,7 +239,8 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
         let index = index.expect("it is there").index;
         let program =
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
-        Link::tcx(&program, index, Side::Egress, ChainPosition::Head, None).expect("it is there")
+        Link::tcx(&program, index, TrafficDirection::Egress, ChainPosition::Head, None)
+            .expect("it is there")
     });
     // One of the frames is longer than a buffer.
     let plain = [

@@ -12,7 +12,7 @@ use testkit::net::{
 use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
-const JOB: [&str; 3] = [
+const SHELL_JOB: [&str; 3] = [
     "mkdir /pipes/httpclean",
     "mv /pipes/[...]/http/get /pipes/httpclean/",
     r"cat /pipes/[...]/http/all | grep -v '\.\.' > /pipes/httpclean/all",
@@ -23,7 +23,7 @@ const SOURCE_DIRECTORIES: &str = "ip/dport/80/untcp";
 const PATH_FILTERS: &str = "ip | dport |80 untcp | http |get count";
 /// Number of requests per connection. The line of every seventh request contains `..`, so that the
 /// job removes the request.
-const REQUESTS: usize = 1000;
+const REQUESTS_PER_CONNECTION: usize = 1000;
 const CONNECTIONS: usize = 10;
 
 /// A server that replies to each request of a persistent connection.
@@ -126,7 +126,7 @@ fn request(connection: usize, number: usize) -> String {
 fn replace_placeholders(program: &str) -> String {
     program
         .replace("SERVER", SERVER)
-        .replace("REQUESTS", &REQUESTS.to_string())
+        .replace("REQUESTS", &REQUESTS_PER_CONNECTION.to_string())
         .replace("CONNECTIONS", &CONNECTIONS.to_string())
 }
 
@@ -136,7 +136,7 @@ fn assert_each_once(text: &str) {
     let got = request_numbers_in(text);
     for connection in 0..CONNECTIONS {
         let own = got.iter().filter(|(of, _)| *of == connection).map(|(_, number)| *number);
-        let sent = (0..REQUESTS).filter(|number| !number.is_multiple_of(7));
+        let sent = (0..REQUESTS_PER_CONNECTION).filter(|number| !number.is_multiple_of(7));
         assert!(own.eq(sent), "each clean request of connection {connection} once, in order");
     }
     assert_eq!(got.len(), text.matches("X-N: ").count(), "each request is whole");
@@ -165,7 +165,7 @@ fn b8_clean_requests_pass_with_filters_in_the_kernel() {
 }
 
 /// Returns the command that runs a Python program in a namespace.
-fn python(namespace: &Namespace, program: &str) -> Command {
+fn python_command(namespace: &Namespace, program: &str) -> Command {
     let mut command = namespace.command("python3");
     command.args(["-c", &replace_placeholders(program)]);
     command
@@ -174,7 +174,7 @@ fn python(namespace: &Namespace, program: &str) -> Command {
 /// Returns the length in bytes of all requests that the client sends.
 fn bytes_sent() -> u64 {
     let sent = (0..CONNECTIONS).flat_map(|connection| {
-        (0..REQUESTS).map(move |number| request(connection, number).len() as u64)
+        (0..REQUESTS_PER_CONNECTION).map(move |number| request(connection, number).len() as u64)
     });
     sent.sum()
 }
@@ -196,7 +196,7 @@ fn run_clean_requests_job(source: &str, space: &str) {
     wait_until("a daemon answers", || {
         streamline(&["ps"], &daemon).output().is_ok_and(|ran| ran.status.success())
     });
-    let _server = spawn(python(&pair.server, SERVER_PROGRAM));
+    let _server = spawn(python_command(&pair.server, SERVER_PROGRAM));
     pair.server.wait_until_listening((SERVER, 80));
     let mut path = pair.server.command(streamline_program());
     path.args(["run", "-q", "--no-adapt", &format!("{source} | {PATH_FILTERS}")])
@@ -217,7 +217,7 @@ fn run_clean_requests_job(source: &str, space: &str) {
         shell.args(["-c", &script]);
         shell
     };
-    for step in &JOB[..2] {
+    for step in &SHELL_JOB[..2] {
         let done = shell(step).status().expect("a shell");
         let why = fs::read_to_string(pipes.join(".error")).unwrap_or_default();
         assert!(done.success(), "{step}: {why}");
@@ -229,9 +229,9 @@ fn run_clean_requests_job(source: &str, space: &str) {
     reader.arg(&get).stdout(fs::File::create(&received).expect("a file"));
     let mut reader = Guard(reader.spawn().expect("cat"));
     wait_until_open(&get.with_file_name(".streams").join("all"));
-    let mut job = Guard(shell(JOB[2]).spawn().expect("a shell"));
+    let mut job = Guard(shell(SHELL_JOB[2]).spawn().expect("a shell"));
     wait_until_open(&pipes.join(&head).join(".streams/all"));
-    assert!(python(&pair.client, CLIENT_PROGRAM).status().expect("a client").success());
+    assert!(python_command(&pair.client, CLIENT_PROGRAM).status().expect("a client").success());
     let sent = bytes_sent();
     wait_until("all are read", || {
         mounted.number(&format!("{head}/stats/taken_by_readers")) == sent

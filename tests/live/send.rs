@@ -15,7 +15,7 @@ pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let index = listing.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
     space.run_in_network_namespace(|| {
         let processors = sys::process::allowed_processors().expect("this thread has some");
-        sys::process::pin_to(processors[0]).expect("one of its own");
+        sys::process::pin_to_processor(processors[0]).expect("one of its own");
         let mut sender = PacketSender::open(index, QdiscMode::Through).expect("root may send");
         let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         wait_until("all frames are sent", || {

@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::bpf::{RunStatisticsGuard, Side, tcx_chain};
+use sys::bpf::{RunStatisticsGuard, TrafficDirection, tcx_chain};
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
-use sys::steps::{InjectedFault, RollbackLog};
+use sys::rollback::{InjectedFault, RollbackLog};
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
@@ -96,9 +96,9 @@ fn device_index() -> u32 {
 
 /// Returns the ids of the programs at the server's device.
 pub(crate) fn attached_program_ids(pair: &NamespacePair) -> Vec<u32> {
-    let chain = pair
-        .server
-        .run_in_network_namespace(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
+    let chain = pair.server.run_in_network_namespace(|| {
+        tcx_chain(device_index(), TrafficDirection::Ingress).expect("a chain")
+    });
     chain.members.iter().map(|member| member.program).collect()
 }
 
@@ -141,7 +141,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
     let now = program_status(&points);
-    assert_eq!((now.lines, now.frame_rings, now.program), (3, 1, programs[0]));
+    assert_eq!((now.request_count, now.frame_rings, now.program), (3, 1, programs[0]));
     let all = FRAMES as u64;
     let steps = |name: &str| now.steps.iter().filter(|(step, ..)| step == name).collect::<Vec<_>>();
     for name in ["ip", "udp", "dport"] {
@@ -220,7 +220,7 @@ fn failed_addition_of_a_request_changes_nothing() {
         failed += 1;
         // Another program, if the request existed when a later step failed.
         assert_eq!(attached_program_ids(&pair).len(), 1, "{step}");
-        assert_eq!(program_status(&points).lines, shows.lines, "{step}");
+        assert_eq!(program_status(&points).request_count, shows.request_count, "{step}");
         // The thread that waits for replaced programs is created once.
         let more = if step == 0 { 0 } else { 2 };
         wait_until("what was made is gone", || kernel_object_descriptors() <= own + more);
@@ -269,7 +269,7 @@ pub(crate) fn send_until(pair: &NamespacePair, apart_us: u64, stop: &AtomicBool)
             sent += FRAMES_PER_BATCH;
             // Only delays, because nothing becomes readable.
             let due = Duration::from_micros(apart_us * sent);
-            sys::poll::readable(&[], Some(due.saturating_sub(begin.elapsed())));
+            sys::poll::wait_until_readable(&[], Some(due.saturating_sub(begin.elapsed())));
         }
         sent
     })
@@ -300,7 +300,7 @@ fn start_and_stop_requests(rounds: usize, apart_us: u64) {
     assert_eq!(program_status(&points).replaced, 2 * rounds as u64);
     let outcome = first.stop();
     let numbers = captured_numbers(&stays);
-    let lost = outcome.ledger.lost();
+    let lost = outcome.ledger.lost_blocks();
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
     let rate = sent as f64 / took.as_secs_f64();
@@ -333,7 +333,7 @@ fn start_and_stop_request(
     let line = RunningRequest::start(pair, points, &text);
     // The current program counts the frames.
     wait_until("it sees frames", || program_status(points).steps[0].2 > 20);
-    let lost = line.stop().ledger.lost();
+    let lost = line.stop().ledger.lost_blocks();
     let numbers = captured_numbers(&path);
     let all = numbers[numbers.len() - 1] - numbers[0] + 1;
     assert!(numbers.is_sorted_by(|one, next| one < next), "{text}");

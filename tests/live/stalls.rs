@@ -25,7 +25,8 @@ const FRAMES: u64 = 5000;
 /// Returns the name of the space in which the sink `pcap` runs.
 fn pcap_sink_space(live: &Live) -> String {
     let plan = live.plan().expect("a plan");
-    let (id, _) = plan.graph.ids().find(|(_, node)| node.name() == "pcap").expect("a sink");
+    let (id, _) =
+        plan.graph.nodes_with_ids().find(|(_, node)| node.name() == "pcap").expect("a sink");
     plan.space_of(id).name.clone()
 }
 
@@ -55,7 +56,7 @@ fn run_into_pipe(
     let paths = pair.server.run_in_network_namespace(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         let extras = PathOptions {
-            adapt: AdaptationSettings::permitted_by(&plan, &machine),
+            adaptation: AdaptationSettings::permitted_by(&plan, &machine),
             ..PathOptions::default()
         };
         build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")
@@ -82,7 +83,7 @@ fn assert_accounted_for(outcome: &Outcome, numbers: &[u64]) {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
-    assert_eq!(numbers.len() as u64 + outcome.ledger.lost(), 2 * FRAMES);
+    assert_eq!(numbers.len() as u64 + outcome.ledger.lost_blocks(), 2 * FRAMES);
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn disordered_streams_reassemble_as_from_a_capture() {
         return;
     };
     let mut random = Random::with_replayable_seed();
-    let made = mixed_traffic(random.next(), 400).frames;
+    let made = mixed_traffic(random.next_u64(), 400).frames;
     let mut frames: Vec<Vec<u8>> = made.into_iter().map(|(_, frame)| frame).collect();
     // Neighbors are swapped, so that much is held.
     for at in 1..frames.len() {
@@ -153,7 +153,7 @@ fn frames_of_several_senders_arrive_once() {
             let pair = &pair;
             scope.spawn(move || {
                 // On a machine with one processor they alternate.
-                let _ = sys::process::pin_to(processor);
+                let _ = sys::process::pin_to_processor(processor);
                 send_frames(&pair.client, CLIENT_DEVICE, part);
             });
         }

@@ -43,8 +43,8 @@ fn v3_g7_no_frame_escapes_while_its_flow_taker_changes() {
         let ends = StopSenderOnDrop(&stop);
         for words in CHANGES.iter().cycle().take(3 * CHANGES.len()) {
             let before = line.blocks_received();
-            wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
-            assert!(!line.live.is_ended(), "{words}");
+            wait_until("frames come", || line.live.has_ended() || line.blocks_received() > before);
+            assert!(!line.live.has_ended(), "{words}");
             change_request(&line.live, words);
             assert_eq!(attached_program_ids(&pair).len(), 1, "{words}");
         }
@@ -55,7 +55,7 @@ fn v3_g7_no_frame_escapes_while_its_flow_taker_changes() {
     let frames = parse_capture(&std::fs::read(file).expect("a capture"));
     let numbers = frame_numbers(&frames);
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
-    let lost = outcome.ledger.lost();
+    let lost = outcome.ledger.lost_blocks();
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
     assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
 }
@@ -85,5 +85,5 @@ fn g7_change_of_a_running_expression_is_refused() {
     send_all(&pair, &numbered_frames(0..20, FRAME_LENGTH));
     wait_until("they come", || line.blocks_received() == 20);
     let outcome = line.stop();
-    assert_eq!(outcome.ledger.lost(), 0, "{:#?}", outcome.ledger);
+    assert_eq!(outcome.ledger.lost_blocks(), 0, "{:#?}", outcome.ledger);
 }

@@ -7,10 +7,10 @@ use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send_frames};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
-use sys::bpf::{Side, tcx_chain};
+use sys::bpf::{TrafficDirection, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, DevicePairSettings, LIMIT, NamespacePair, SERVER, SERVER_DEVICE,
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, WAIT_TIMEOUT,
     wait_until,
 };
 use testkit::streamline_program;
@@ -44,7 +44,7 @@ impl SocketPair {
             .server
             .run_in_network_namespace(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
         near.connect((SERVER, port)).expect("an address");
-        far.set_read_timeout(Some(LIMIT)).expect("a time");
+        far.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a time");
         Self { near, far }
     }
 
@@ -65,7 +65,7 @@ fn ingress_program_count(pair: &NamespacePair) -> usize {
     pair.server.run_in_network_namespace(|| {
         let index =
             RouteSocket::open().expect("links").interface_by_name(SERVER_DEVICE).expect("it").index;
-        tcx_chain(index, Side::Ingress).expect("a chain").members.len()
+        tcx_chain(index, TrafficDirection::Ingress).expect("a chain").members.len()
     })
 }
 

@@ -11,7 +11,7 @@ use crate::scratch::Scratch;
 use crate::send::{capture_length, parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use filter::Key;
-use filter::transport::token::sealed::seal;
+use filter::transport::token::token_writer::seal;
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use sys::local_socket::{self, Framing};
 use testkit::need;
-use testkit::net::{LIMIT, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER, SERVER_DEVICE, WAIT_TIMEOUT, wait_until};
 use testkit::resources::KernelObjects;
 
 /// Returns the contents of the kernel rings that a process has mapped.
@@ -61,7 +61,7 @@ fn send_traffic_of_all_users(pair: &NamespacePair) {
     pair.client.run_in_network_namespace(|| {
         for number in 0..REQUESTS {
             let mut server = TcpStream::connect((SERVER, 80)).expect("a server");
-            server.set_read_timeout(Some(LIMIT)).expect("a limit");
+            server.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a limit");
             let head = format!(
                 "GET /small?{number} HTTP/1.1\r\nHost: x\r\nX-Mark: <alice's>\r\n\
                  Connection: close\r\n\r\n"
@@ -220,8 +220,8 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let context = || format!("{by}: {attach:?}: {refused:?}");
         assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", context());
         let fault = Fault::from_reply(&refused).expect("it is refused");
-        assert_eq!(fault.text("by"), by, "{}", context());
-        let why = fault.text("why");
+        assert_eq!(fault.text_parameter("by"), by, "{}", context());
+        let why = fault.text_parameter("why");
         assert!(why.len() > 10 && !why.ends_with('.'), "{}", context());
     }
     // On behalf of other users, beyond his own share, and for no request.
@@ -231,7 +231,7 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
         let (refused, _) = send_and_receive(&fixture.socket(), &attach);
         let fault = Fault::from_reply(&refused).expect("it is refused");
-        assert!(matches!(fault.text("by"), "line" | "quota"), "{line_of}: {refused:?}");
+        assert!(matches!(fault.text_parameter("by"), "line" | "quota"), "{line_of}: {refused:?}");
     }
     let switch = Call::new("io.streamline.Switch", &json!({})).to_bytes();
     for socket in [&fixture.socket(), &find_request_connection(&held)] {
@@ -259,8 +259,9 @@ fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
 
 impl DaemonFixture {
     fn socket(&self) -> OwnedFd {
-        let packets = self.daemon_directory().join(member::place::PACKET_SOCKET);
-        local_socket::connect_to(&packets, Framing::Packets, LIMIT).expect("the daemon is there")
+        let packets = self.daemon_directory().join(member::daemon_directories::PACKET_SOCKET);
+        local_socket::connect_to(&packets, Framing::Packets, WAIT_TIMEOUT)
+            .expect("the daemon is there")
     }
 }
 

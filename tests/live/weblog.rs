@@ -6,7 +6,7 @@ use crate::observer::Observer;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 /// Number of HTTP requests that the client sends.
-const REQUESTS: usize = 20_000;
+const REQUEST_COUNT: usize = 20_000;
 
 /// Returns the lines that are in only one of two sorted logs. Lines of our log are marked with `<`,
 /// lines of the server's log with `>`.
@@ -58,16 +58,16 @@ fn v22_weblog_equals_the_server_log() {
     let line =
         format!("rx {SERVER_DEVICE} both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog");
     let observer = Observer::start(&pair.server, &line);
-    let sent = client::send_requests(&pair.client, REQUESTS);
+    let sent = client::send_requests(&pair.client, REQUEST_COUNT);
     let expected = nginx.stop();
     let ran = observer.stop();
     ran.assert_lossless();
 
-    let few = sent.across_second_boundaries.len() * 10 <= REQUESTS;
+    let few = sent.across_second_boundaries.len() * 10 <= REQUEST_COUNT;
     assert!(few, "the machine is too busy: {} at a change", sent.across_second_boundaries.len());
     let ours = sorted_lines(&ran.out, &sent.across_second_boundaries);
     let theirs = sorted_lines(expected.as_bytes(), &sent.across_second_boundaries);
     let differences = differing_lines(&ours, &theirs);
     assert_eq!(differences, <[String; 0]>::default(), "{}", ran.ledger);
-    assert_eq!(ours.len(), REQUESTS);
+    assert_eq!(ours.len(), REQUEST_COUNT);
 }

@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 const REPORT_AFFINITY: Description = Description {
     name: "where",
     summary: "tell where each copy may run",
-    user: Some(|arguments| {
+    constructor: Some(|arguments| {
         Ok(Filter::lanes(ReportAffinityFilter(arguments.replica_index_and_count().0)))
     }),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// The processors on which each replica may run, by number of the replica.
@@ -43,7 +43,7 @@ fn j4_each_replica_is_pinned_to_its_own_processor() {
         let text = format!("--parallel={replicas} generate count=20000 seq=yes | where | discard");
         // A fast replica may leave no blocks to others.
         testkit::wait_until("every copy has got blocks", || {
-            let outcome = PlannedRequest::with(text.as_str(), &[&REPORT_AFFINITY])
+            let outcome = PlannedRequest::with_filters(text.as_str(), &[&REPORT_AFFINITY])
                 .run_threaded(Settings::default());
             assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
             processors_by_replica().len() == replicas

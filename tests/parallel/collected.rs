@@ -28,10 +28,10 @@ const KEEP_BLOCKS: Description = Description {
     summary: "keep what goes by for the test",
     state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
     parameters: &[number_parameter("id", u64::MAX)],
-    user: Some(|arguments| {
+    constructor: Some(|arguments| {
         Ok(Filter::lanes(KeepBlocksFilter(arguments.number("id").unwrap_or(0))))
     }),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// A filter that yields the processor at random, so that threads interleave differently.
@@ -39,12 +39,12 @@ const YIELD_PROCESSOR: Description = Description {
     name: "stumble",
     summary: "let others go first, by chance",
     parameters: &[number_parameter("seed", u64::MAX)],
-    user: Some(|arguments| {
+    constructor: Some(|arguments| {
         let seed = arguments.number("seed").unwrap_or(1)
             ^ u64::from(arguments.replica_index_and_count().0) << 40;
         Ok(Filter::lanes(YieldProcessorFilter(testkit::Random::new(seed))))
     }),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// A filter that emits several blocks for some blocks, and none for others.
@@ -53,18 +53,18 @@ const MULTIPLY_BLOCKS: Description = Description {
     summary: "give each block as often as its number says",
     kind: FilterKind::Reordering,
     parameters: &[number_parameter("most", 255)],
-    user: Some(|arguments| {
+    constructor: Some(|arguments| {
         Ok(Filter::stream(MultiplyBlocksFilter(arguments.number("most").unwrap_or(1))))
     }),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// A filter that panics at a block whose low byte is 77.
 const PANIC_AT_BLOCK: Description = Description {
     name: "fails",
     summary: "has a bug that a certain block finds",
-    user: Some(|_| Ok(Filter::lanes(PanicAtBlock))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::lanes(PanicAtBlock))),
+    ..Description::FILTER_DEFAULTS
 };
 
 static COLLECTED_BY_ID: Mutex<Option<HashMap<u64, Vec<RecordedBlock>>>> = Mutex::new(None);
@@ -198,7 +198,7 @@ pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
-    let line = PlannedRequest::with(&text, TEST_FILTERS);
+    let line = PlannedRequest::with_filters(&text, TEST_FILTERS);
     assert_eq!(line.replica_count(), if replicas > 1 { replicas } else { 0 }, "{text}");
     let outcome = line.run_threaded(Settings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
@@ -215,7 +215,7 @@ pub(crate) fn run_beside<T: Send>(
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
-    let line = PlannedRequest::with(&text, TEST_FILTERS);
+    let line = PlannedRequest::with_filters(&text, TEST_FILTERS);
     let (outcome, result) = line.run_beside(Settings::default(), work);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     (take_collected(id), outcome, result)

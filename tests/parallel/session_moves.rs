@@ -24,7 +24,7 @@ struct MovedStateCounts {
 /// into which their hash divides them.
 fn move_random_buckets(live: &Live, replicas: u8, mut random: Random) -> MovedStateCounts {
     let mut all = MovedStateCounts::default();
-    while !live.is_ended() {
+    while !live.has_ended() {
         let Some(shares) = session_shares(live, Duration::from_millis(50)) else {
             // The path has not begun yet, or is about to end.
             std::thread::yield_now();

@@ -21,7 +21,7 @@ fn n9_block_limit_ends_a_replicated_request() {
     for replicas in [2, 4] {
         let text = format!("--parallel={replicas} generate seq=yes | match hex=00 |all discard");
         let settings = Settings { count: Some(1234), ..Settings::default() };
-        let outcome = PlannedRequest::with(text, TEST_FILTERS).run_threaded(settings);
+        let outcome = PlannedRequest::with_filters(text, TEST_FILTERS).run_threaded(settings);
         assert_eq!(outcome.ledger.imbalances(), []);
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         let sink = outcome.ledger.filters.iter().find(|filter| filter.name == "discard");

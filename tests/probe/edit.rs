@@ -10,9 +10,9 @@ const SUM_PAYLOADS: Description = Description {
     name: "total",
     summary: "adds up bytes",
     kind: FilterKind::Inspection,
-    reports: true,
-    user: Some(|_| Ok(Filter::lanes(SumPayloadsFilter::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::lanes(SumPayloadsFilter::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]
@@ -39,8 +39,8 @@ const WIPE_BYTES: Description = Description {
     name: "wipe",
     summary: "overwrites bytes",
     kind: FilterKind::Editing,
-    user: Some(|_| Ok(Filter::lanes(WipeBytesFilter))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::lanes(WipeBytesFilter))),
+    ..Description::FILTER_DEFAULTS
 };
 
 struct WipeBytesFilter;

@@ -16,8 +16,8 @@ const COMBINE_BLOCKS: Description = Description {
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Frame]),
     output_form: OutputForm::Form(Form::Message),
-    user: Some(|_| Ok(Filter::stream(CombineBlocksFilter(0)))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::stream(CombineBlocksFilter(0)))),
+    ..Description::FILTER_DEFAULTS
 };
 
 struct CombineBlocksFilter(u64);
@@ -45,9 +45,9 @@ const SUM_FRAGMENTS: Description = Description {
     summary: "adds up the numbers in messages",
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Message]),
-    reports: true,
-    user: Some(|_| Ok(Filter::stream(SumFragmentsFilter::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::stream(SumFragmentsFilter::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ struct SumFragmentsFilter {
 impl Stream for SumFragmentsFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let flags = block.context.flags;
-        if flags.has(BlockFlags::FIRST) {
+        if flags.contains(BlockFlags::FIRST) {
             self.torn += u64::from(self.open.is_some());
             self.open = Some((block.context.session, 0));
         }
@@ -72,7 +72,7 @@ impl Stream for SumFragmentsFilter {
             Some((session, sum)) if *session == block.context.session => *sum += number,
             _ => self.torn += 1,
         }
-        if flags.has(BlockFlags::LAST)
+        if flags.contains(BlockFlags::LAST)
             && let Some((_, sum)) = self.open.take()
         {
             self.messages += 1;

@@ -22,8 +22,8 @@ const REASSEMBLE: Description = Description {
     output_form: OutputForm::Form(Form::Stream),
     reasons: &["not tcp", "old"],
     state: StateFacts { scope: StateScope::Sessions, held_max: 8192, ..StateFacts::NONE },
-    user: Some(|_| Ok(Filter::stream(ReassembleFilter::default()))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::stream(ReassembleFilter::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 const NOT_TCP: Reason = REASSEMBLE.reason("not tcp");
 const OLD_SEGMENT_REASON: Reason = REASSEMBLE.reason("old");
@@ -85,9 +85,9 @@ const VERIFY_PAYLOAD: Description = Description {
     summary: "compares streams with the pattern",
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Stream]),
-    reports: true,
-    user: Some(|_| Ok(Filter::lanes(VerifyPayloadFilter::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::lanes(VerifyPayloadFilter::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]

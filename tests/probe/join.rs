@@ -9,9 +9,9 @@ const ASSERT_ORDER: Description = Description {
     name: "ordered",
     summary: "counts numbers that come too late",
     kind: FilterKind::Inspection,
-    reports: true,
-    user: Some(|_| Ok(Filter::lanes(AssertOrderFilter::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::lanes(AssertOrderFilter::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]
@@ -47,8 +47,8 @@ const CLASSIFY_EVEN: Description = Description {
         range: ValueRange { low: 1, high: 2 },
         names: &[],
     },
-    user: Some(|_| Ok(Filter::classify(ClassifyEven))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::classify(ClassifyEven))),
+    ..Description::FILTER_DEFAULTS
 };
 
 struct ClassifyEven;

@@ -24,8 +24,8 @@ fn dport_chain() -> TwinChain {
 }
 
 const TARGETS: [Target; 4] = [
-    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
-    Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single_buffer: false },
+    Target { hook: Hook::Xdp, hardened: false, redirects: false, single_buffer: false },
     Target::without_perfmon(Hook::Tc),
     Target::without_perfmon(Hook::Xdp),
 ];
@@ -67,7 +67,7 @@ fn captured_frames() -> Vec<Vec<u8>> {
 }
 
 fn generated_frames() -> Vec<Vec<u8>> {
-    let seed = Random::with_replayable_seed().next();
+    let seed = Random::with_replayable_seed().next_u64();
     testkit::mixed_traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
@@ -145,7 +145,7 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
         frame[at..at + 2].fill(0);
         frame
     };
-    let options = four().options(&[1; 8]).udp(1, 53, b"");
+    let options = four().ipv4_options(&[1; 8]).udp(1, 53, b"");
     vec![
         ("a first fragment", four().fragment(0, true).udp(1, 53, b"12345678")),
         ("a later fragment", four().fragment(64, false).protocol(17, b"12345678")),
@@ -166,14 +166,20 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
         ("IPv6 without a length", unstated(six().udp(1, 53, b""), 18)),
         ("options that were cut", options[..14 + 20 + 4].to_vec()),
         ("a fragment header", six().fragment(0, true).udp(1, 53, b"12345678")),
-        ("an authentication header", six().extension(51, &LONG_EXTENSION_HEADER).udp(1, 53, b"")),
-        ("a long extension header", six().extension(60, &LONG_EXTENSION_HEADER).udp(1, 53, b"")),
+        (
+            "an authentication header",
+            six().ipv6_extension(51, &LONG_EXTENSION_HEADER).udp(1, 53, b""),
+        ),
+        (
+            "a long extension header",
+            six().ipv6_extension(60, &LONG_EXTENSION_HEADER).udp(1, 53, b""),
+        ),
         (
             "a third extension header",
             six()
-                .extension(0, &[0; 7])
-                .extension(60, &[0; 7])
-                .extension(60, &[0; 7])
+                .ipv6_extension(0, &[0; 7])
+                .ipv6_extension(60, &[0; 7])
+                .ipv6_extension(60, &[0; 7])
                 .udp(1, 53, b""),
         ),
     ]
@@ -191,7 +197,7 @@ fn twin_is_unsure_in_the_documented_cases_only() {
             let answer = interpreter.judge(&packet);
             let unsure = TwinVerdict::Answered {
                 outcome: Outcome::Unsure,
-                counted: vec![0; program.counters.len()],
+                counter_increases: vec![0; program.counters.len()],
                 frame: None,
             };
             assert_eq!(answer, unsure, "the interpreter, {target:?}: {what}");
@@ -209,9 +215,9 @@ const COUNT_CLASSES: Description = Description {
     name: "classes",
     summary: "counts blocks by class",
     kind: FilterKind::Inspection,
-    reports: true,
-    user: Some(|_| Ok(Filter::lanes(CountClassesFilter::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::lanes(CountClassesFilter::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]

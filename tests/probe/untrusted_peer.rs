@@ -68,7 +68,7 @@ impl SharedFile {
     /// smaps shows. Calling `mprotect` would need unsafe code; a test in `sys` shows that the
     /// kernel honours the flag.
     fn may_become_writable(&self) -> bool {
-        maps::may_write(self.mapping.base().addr().get()).expect("it is mapped")
+        maps::may_become_writable(self.mapping.base().addr().get()).expect("it is mapped")
     }
 }
 
@@ -166,7 +166,7 @@ const THIRD_PROCESS: &str = "a third process";
 #[test]
 fn child_process_attempts_to_write() {
     let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
-    assert_eq!(process::identity(), (OVERFLOW_ID, OVERFLOW_ID));
+    assert_eq!(process::effective_ids(), (OVERFLOW_ID, OVERFLOW_ID));
     let (_, received) = descriptor::receive(io::stdin(), &mut [0; 16]).unwrap();
     let copies: Vec<OwnedFd> = received.iter().map(|fd| fd.try_clone().unwrap()).collect();
     let offer = RingOffer::from_descriptors(received).unwrap();
@@ -210,7 +210,7 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
     for policy in [Policy::Overwrite, Policy::Block, Policy::DropNew] {
         let id = abi::DbufId::new(7).unwrap();
         let config = BlockConfig { capacity: 1 << 16, policy, readers: 2, ..BlockConfig::new(id) };
-        let (mut writer, mut offers) = share::blocks(&config).unwrap();
+        let (mut writer, mut offers) = share::block_ring(&config).unwrap();
         let mut own = offers.pop().unwrap().open_block_reader().unwrap();
         let theirs = offers.pop().unwrap();
         write_blocks(&mut writer, 0..BLOCKS);

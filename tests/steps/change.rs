@@ -12,7 +12,7 @@ use pipeline::plan::plan;
 use std::fs;
 use std::net::UdpSocket;
 use std::time::Duration;
-use sys::steps::{InjectedFault, RollbackLog};
+use sys::rollback::{InjectedFault, RollbackLog};
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
 use testkit::{need, wait_until};
@@ -73,7 +73,7 @@ fn fail_each_step() {
     wait_until("all has come", || {
         let ledger = trial.live.counters(OPERATION_TIMEOUT).ledger;
         let count = ledger.filters.iter().find(|node| node.name == "count");
-        count.is_some_and(|count| count.taken.blocks + ledger.lost() >= trial.sent)
+        count.is_some_and(|count| count.taken.blocks + ledger.lost_blocks() >= trial.sent)
     });
     trial.live.stop();
     let outcome = runs.join().expect("a run");
@@ -81,7 +81,7 @@ fn fail_each_step() {
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
     let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
     let counted = count.report.rows[0].1;
-    assert_eq!(counted + outcome.ledger.lost(), trial.sent, "{:#?}", outcome.ledger);
+    assert_eq!(counted + outcome.ledger.lost_blocks(), trial.sent, "{:#?}", outcome.ledger);
     eprintln!("{failed} steps failed, {survived} of changes that went on without");
 }
 

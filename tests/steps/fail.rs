@@ -12,7 +12,7 @@ use pipeline::plan::plan;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use sys::steps::{InjectedFault, RollbackLog};
+use sys::rollback::{InjectedFault, RollbackLog};
 use testkit::net::{DevicePairSettings, NamespacePair};
 use testkit::resources::Resources;
 use testkit::{need, wait_until};
@@ -149,7 +149,7 @@ impl Trial {
             }
             let ran = run(
                 paths?,
-                StopConditions { elapsed: Some(1_000_000), ..StopConditions::default() },
+                StopConditions { time_limit_ns: Some(1_000_000), ..StopConditions::default() },
             );
             let outcome = ran.map_err(|why| why.to_string())?;
             assert_eq!(outcome.ledger.imbalances(), [], "{line}: {:#?}", outcome.ledger);

@@ -72,7 +72,7 @@ fn truncated_capture_is_read_up_to_the_cut_and_reported() {
     std::fs::write(&path, &capture[..half]).expect("a file");
     let text = format!("replay '{}' | tcp | http emit=body | collect | discard", path.display());
     let (blocks, outcome) =
-        run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a beginning");
+        run_and_collect(&PlannedRequest::with_filters(text, COLLECT_FILTERS)).expect("a beginning");
     let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
     let message = failure.to_string();
     assert!(message.contains("cut.pcap") && message.contains("record"), "{message}");

@@ -43,7 +43,7 @@ pub(crate) fn messages_with_bodies(capture: &Path) -> Result<Vec<(Message, Vec<u
         let text = format!(
             "replay '{capture}' | ip | tcp | http emit=body decode={decode} | collect | discard"
         );
-        let (blocks, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
+        let (blocks, _) = run_and_collect(&PlannedRequest::with_filters(text, COLLECT_FILTERS))?;
         Ok::<_, String>(group_into_messages(&blocks))
     };
     let (sent, decoded) = (run("no")?, run("yes")?);
@@ -59,7 +59,7 @@ pub(crate) fn group_into_messages(blocks: &[CollectedBlock]) -> Vec<Message> {
     let mut open = std::collections::BTreeMap::new();
     for block in blocks {
         let side = (block.session, block.is_backward());
-        if block.flags.has(BlockFlags::FIRST) {
+        if block.flags.contains(BlockFlags::FIRST) {
             assert!(block.record.is_some(), "a message begins with its description: {block:?}");
             open.insert(side, messages.len());
             let before = || messages.iter().zip(&sides).filter(|(_, other)| **other == side);
@@ -75,8 +75,8 @@ pub(crate) fn group_into_messages(blocks: &[CollectedBlock]) -> Vec<Message> {
             None if block.hole => message.missing += u64::from(block.length),
             None => message.bytes.extend(&block.bytes),
         }
-        message.ended |= block.flags.has(BlockFlags::LAST);
-        if block.flags.has(BlockFlags::LAST) {
+        message.ended |= block.flags.contains(BlockFlags::LAST);
+        if block.flags.contains(BlockFlags::LAST) {
             open.remove(&side);
         }
     }

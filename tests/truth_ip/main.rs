@@ -27,9 +27,9 @@ const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
     input_forms: Forms::ANY,
-    reports: true,
-    user: Some(|_| Ok(Filter::lanes(VerifyPayload::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::lanes(VerifyPayload::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]
@@ -140,7 +140,8 @@ fn held_fragments_survive_laps_of_their_pool() {
     let file = scratch.path("fragments.pcap");
     write_capture(&file, &frames);
     let text = format!("replay '{}' | ip | udp | verify", file.display());
-    let outcome = PlannedRequest::with(text, &[&VERIFY_PAYLOAD]).run_sequential().expect("a path");
+    let outcome =
+        PlannedRequest::with_filters(text, &[&VERIFY_PAYLOAD]).run_sequential().expect("a path");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
     assert_eq!(

@@ -140,7 +140,7 @@ fn corpus_suricata_agrees_on_fragments() {
 fn unmet_requirements(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
     let (blocks, outcome) =
-        run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
+        run_and_collect(&PlannedRequest::with_filters(text, COLLECT_FILTERS)).expect("a capture");
     let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
     let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.text(), amount.blocks));
     let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));

@@ -15,7 +15,7 @@ fn examples_directory() -> Option<PathBuf> {
 fn run_filters(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
     let (blocks, outcome) =
-        run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
+        run_and_collect(&PlannedRequest::with_filters(text, COLLECT_FILTERS)).expect("a capture");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     blocks
 }

@@ -23,7 +23,7 @@ pub(crate) struct Stream {
 /// reading the capture.
 pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
     let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
-    let (blocks, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
+    let (blocks, _) = run_and_collect(&PlannedRequest::with_filters(text, COLLECT_FILTERS))?;
     Ok(group_into_streams(&blocks))
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn group_into_streams(blocks: &[CollectedBlock]) -> Vec<Stream> {
             true => StreamSpan::Missing(u64::from(block.length)),
             false => StreamSpan::Bytes(block.bytes.clone()),
         };
-        stream.has_begun[side] |= block.flags.has(BlockFlags::FIRST);
-        stream.has_ended[side] |= block.flags.has(BlockFlags::END);
+        stream.has_begun[side] |= block.flags.contains(BlockFlags::FIRST);
+        stream.has_ended[side] |= block.flags.contains(BlockFlags::END);
         push_span(&mut stream.sides[side], span);
     }
     streams

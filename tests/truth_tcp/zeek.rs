@@ -162,7 +162,8 @@ fn differences_from_log(test: &ZeekTest, logged: &[ZeekConnection]) -> Vec<Strin
     let replay = format!("replay '{}' | ip", test.trace.display());
     let checksum = if test.checksums { "checksum=yes" } else { "" };
     let run = |rest: &str| {
-        let line = PlannedRequest::with(format!("{replay} | {rest} | discard"), COLLECT_FILTERS);
+        let line =
+            PlannedRequest::with_filters(format!("{replay} | {rest} | discard"), COLLECT_FILTERS);
         run_and_collect(&line).unwrap_or_else(|why| panic!("{}: {why}", test.name)).0
     };
     let mut streams = group_into_streams(&run(&format!("tcp {checksum} | collect")));

@@ -15,7 +15,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
 }
 
 /// Returns the directory into which cargo builds, `target` unless `CARGO_TARGET_DIR` is set.
-pub(crate) fn target(root: &Path) -> PathBuf {
+pub(crate) fn target_directory(root: &Path) -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => root.join(directory),
         None => root.join("target"),

@@ -43,7 +43,7 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
     step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Success));
     step("test", &mut || matches!(test::test(root, arguments), Outcome::Success));
     step("deny", &mut || check_dependencies(root, strict, &mut skipped));
-    println!("\n{}", skips::summary(&cargo::target(root)));
+    println!("\n{}", skips::summary(&cargo::target_directory(root)));
     for line in skipped {
         println!("left out: {line}");
     }

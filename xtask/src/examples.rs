@@ -31,7 +31,7 @@ pub(crate) fn check(root: &Path) -> bool {
     if !cargo::run(build.args(["--workspace", "--no-run", "--quiet"])) {
         return false;
     }
-    let command = cargo::target(root).join("debug/streamline");
+    let command = cargo::target_directory(root).join("debug/streamline");
     let refused =
         examples.iter().filter(|examples| !is_example_accepted(root, &command, examples)).count();
     println!("{} requests of examples and book checked, {refused} refused", examples.len());

@@ -205,7 +205,7 @@ pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
     }
     let mut command = cargo(&["test", "--lib", "--no-fail-fast", "--manifest-path"]);
     command.arg(root.join("Cargo.toml"));
-    command.env("CARGO_TARGET_DIR", cargo::target(root).join("miri"));
+    command.env("CARGO_TARGET_DIR", cargo::target_directory(root).join("miri"));
     for package in MIRI_PACKAGES {
         command.args(["--package", package]);
     }
@@ -225,7 +225,7 @@ pub(crate) fn check_loom_models(root: &Path) -> bool {
 fn loom_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.env("RUSTFLAGS", "--cfg loom");
-    command.env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
+    command.env("CARGO_TARGET_DIR", cargo::target_directory(root).join("loom"));
     command
 }
 
@@ -314,7 +314,7 @@ impl TestRun {
 }
 
 fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> TestRun {
-    let target = cargo::target(root);
+    let target = cargo::target_directory(root);
     skips::clear(&target);
     let mut counts = TestCounts::default();
     let mut succeeded = true;

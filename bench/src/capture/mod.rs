@@ -16,13 +16,13 @@
 //! rings of several sizes.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
-//! unobserved veth pair ([`crate::observed`]); and the processor time of the processes. Lost frames
-//! are counted. A measurement without observers shows the error of the measurement.
+//! unobserved veth pair ([`crate::observation_cost`]); and the processor time of the processes.
+//! Lost frames are counted. A measurement without observers shows the error of the measurement.
 
 use crate::c_program::{CProgram, CSource};
 use crate::flood::{FloodPair, ReceivingHost, SendTimes};
 use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
-use crate::observed::{ObserverSample, ObserverSamples};
+use crate::observation_cost::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::{is_installed, processor_ns};
 use crate::row::Row;
@@ -31,7 +31,7 @@ use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
 use ebpf::emit::tap::UNREAD_LAPS_LOG2;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{ChainPosition, Link, ProgramKind, Side};
+use sys::bpf::{ChainPosition, Link, ProgramKind, TrafficDirection};
 
 /// Numbers of observers that are measured together, each with its name in the result rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
@@ -216,7 +216,9 @@ impl CaptureBench<'_> {
         };
         let tap = CProgram::load(&self.folder.0, ProgramKind::Tc, source)?;
         let device = self.floods.observed.device()?;
-        let head = || Link::tcx(&tap.program, device, Side::Ingress, ChainPosition::Head, None);
+        let head = || {
+            Link::tcx(&tap.program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
+        };
         let _link = self
             .floods
             .observed

@@ -94,7 +94,7 @@ impl FrameLoad {
         let index = listing.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         pair.client.run_in_network_namespace(|| {
             // On a machine with one processor, the sender shares it with the observer.
-            let _ = sys::process::pin_to(0);
+            let _ = sys::process::pin_to_processor(0);
             let sender =
                 PacketSender::open(index, QdiscMode::Through).map_err(|why| why.to_string())?;
             let most = most.clamp(1, self.frames.len());

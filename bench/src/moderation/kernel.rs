@@ -53,7 +53,8 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
             let blocks = u32::try_from(*every).unwrap_or(UNREACHABLE_LIMIT);
             let (wait_ns, bytes, most, wakes) =
                 (UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, WakeupTarget::Everyone);
-            let policy = WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
+            let policy =
+                WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, frames: most, target: wakes };
             (*name, Box::new(move |_| policy) as PolicyForLayout)
         });
         let limited: (_, PolicyForLayout) =

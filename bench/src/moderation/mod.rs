@@ -69,18 +69,18 @@ const IDLE_WAIT_NS: u64 = 300_000_000;
 enum NotificationMode {
     Strict,
     Unconditional,
-    Flag,
+    WaiterFlag,
     Timed,
 }
 
 impl NotificationMode {
-    const ALL: [Self; 4] = [Self::Strict, Self::Unconditional, Self::Flag, Self::Timed];
+    const ALL: [Self; 4] = [Self::Strict, Self::Unconditional, Self::WaiterFlag, Self::Timed];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
             Self::Unconditional => "unconditional",
-            Self::Flag => "waiter flag",
+            Self::WaiterFlag => "waiter flag",
             Self::Timed => "timed waits",
         }
     }
@@ -91,10 +91,11 @@ impl NotificationMode {
 }
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::detect().processors;
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let processors = sys::machine::Machine::detect().processor_count;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for mode in [NotificationMode::Strict, NotificationMode::Unconditional, NotificationMode::Flag]
+    for mode in
+        [NotificationMode::Strict, NotificationMode::Unconditional, NotificationMode::WaiterFlag]
     {
         match measure_figure(mode, 0, options.rounds) {
             Ok(more) => rows.extend(more),
@@ -108,7 +109,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         eprintln!("left out: two cores, this machine has one");
     } else {
         rows.extend(measure_figure(NotificationMode::Unconditional, 1, options.rounds)?);
-        rows.extend(measure_figure(NotificationMode::Flag, 1, options.rounds)?);
+        rows.extend(measure_figure(NotificationMode::WaiterFlag, 1, options.rounds)?);
     }
     rows.extend(kernel::measure_figure(options.rounds, processors)?);
     rows.extend(measure_waits(options.rounds)?);
@@ -134,7 +135,7 @@ fn measure_figure(
         NotificationMode::Strict => {
             vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)]
         }
-        NotificationMode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
+        NotificationMode::WaiterFlag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
         NotificationMode::Unconditional
             if two_cores && CacheRoundTrip::measure() < SAME_CACHE_NS =>
         {
@@ -173,7 +174,7 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
         if !is_row_selected(&name) {
             continue;
         }
-        let mut lines = [NotificationMode::Timed, NotificationMode::Flag]
+        let mut lines = [NotificationMode::Timed, NotificationMode::WaiterFlag]
             .map(|mode| ModeratedStream::new(mode, 0, 32, ring));
         let samples = |name| Samples { name, values: Vec::new() };
         let both = || ["timed waits", "stream"].map(samples);
@@ -219,7 +220,7 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
 
 /// Measures goal G9: the processor time of a waiting reader.
 fn measure_idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
-    let line = ModeratedStream::new(NotificationMode::Flag, 0, 32, RING_SIZE)?;
+    let line = ModeratedStream::new(NotificationMode::WaiterFlag, 0, 32, RING_SIZE)?;
     line.reader.announce_bytes(BLOCK_SIZE as u64)?;
     let candidates = vec![
         Candidate { name: "no reader", measure: Box::new(|| Ok(100.0)) },
@@ -261,7 +262,7 @@ impl ModeratedStream {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let mut config = Config::new(id).capacity(ring);
         config.every = match mode {
-            NotificationMode::Flag | NotificationMode::Timed => every,
+            NotificationMode::WaiterFlag | NotificationMode::Timed => every,
             // Blocks are published only by flushes.
             NotificationMode::Strict | NotificationMode::Unconditional => usize::MAX,
         };
@@ -273,7 +274,7 @@ impl ModeratedStream {
         }
         output.set_waking_overrides(WakingOverrides {
             notifies_always: mode == NotificationMode::Unconditional,
-            limit: (mode == NotificationMode::Timed).then_some(reader::WAIT_TIMEOUT),
+            sleep_limit: (mode == NotificationMode::Timed).then_some(reader::WAIT_TIMEOUT),
         });
         Ok(Self {
             output,

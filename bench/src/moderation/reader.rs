@@ -67,7 +67,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let received = sys::descriptor::receive(socket.as_fd(), &mut [0; 8]);
     let (_, descriptors) = received.map_err(|why| why.to_string())?;
     let ready = || -> Result<Input, String> {
-        sys::process::pin_to(processor).map_err(|why| why.to_string())?;
+        sys::process::pin_to_processor(processor).map_err(|why| why.to_string())?;
         if mode == NotificationMode::Strict {
             sys::process::set_real_time_priority().map_err(|why| why.to_string())?;
         }

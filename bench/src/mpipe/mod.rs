@@ -32,8 +32,8 @@ const RING_SIZE: usize = 1 << 20;
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let processor = usize::from(sys::machine::Machine::detect().processors > 1);
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let processor = usize::from(sys::machine::Machine::detect().processor_count > 1);
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     if processor == 0 {
         eprintln!("all on one processor: this machine has no other one");
     }
@@ -164,7 +164,7 @@ impl MpipeFanOut {
         let mut ends = ends.into_iter();
         let writing = ends.next().ok_or("no end")?;
         let lossy = config.ring.policy == Policy::Overwrite;
-        let kind = if lossy { PipeKind::OurLossyEnd } else { PipeKind::End };
+        let kind = if lossy { PipeKind::LossyMpipeEnd } else { PipeKind::MpipeEnd };
         let readers: Result<Vec<_>, String> = ends
             .zip(reads)
             .map(|(end, reads)| PipeReader::start(kind, processor, block, &end, *reads))

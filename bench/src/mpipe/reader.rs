@@ -12,10 +12,10 @@ use std::os::fd::{AsFd, OwnedFd};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PipeKind {
     /// A reading end of our multiway pipe.
-    End,
+    MpipeEnd,
     /// A reading end of an overwriting ring, which may lose blocks. A transfer therefore ends with
     /// a block that is marked in its first byte, and not after a number of bytes.
-    OurLossyEnd,
+    LossyMpipeEnd,
     /// The reading end of a Linux pipe.
     Pipe,
 }
@@ -23,8 +23,8 @@ pub(super) enum PipeKind {
 impl PipeKind {
     const fn word(self) -> &'static str {
         match self {
-            Self::End => "mpipe-end",
-            Self::OurLossyEnd => "mpipe-lossy",
+            Self::MpipeEnd => "mpipe-end",
+            Self::LossyMpipeEnd => "mpipe-lossy",
             Self::Pipe => "mpipe-pipe",
         }
     }
@@ -71,9 +71,9 @@ pub(super) fn transfer_to_readers(
     write: impl FnOnce() -> Result<(), String>,
 ) -> Result<u64, String> {
     readers.iter().try_for_each(|reader| reader.announce_bytes(bytes))?;
-    let begin = sys::clock::thread();
+    let begin = sys::clock::thread_cpu_ns();
     write()?;
-    let own = sys::clock::thread() - begin;
+    let own = sys::clock::thread_cpu_ns() - begin;
     readers.iter().try_for_each(PipeReader::wait_until_received)?;
     Ok(own)
 }

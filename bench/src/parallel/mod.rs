@@ -14,9 +14,9 @@ mod stages;
 mod work;
 
 use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
-use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::replay::generate_capture;
+use crate::request_run::plan_for_machine;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
@@ -176,7 +176,7 @@ fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
     let extras = PathOptions {
-        adapt: AdaptationSettings::permitted_by(&plan, machine),
+        adaptation: AdaptationSettings::permitted_by(&plan, machine),
         ..PathOptions::default()
     };
     let paths = build_with(&plan, settings, &AttachPoints::default(), &extras);

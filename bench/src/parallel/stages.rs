@@ -10,8 +10,8 @@
 use super::engines::run_once as run_command;
 use super::{RunResult, analyze_costs, read_digest, run_plan};
 use crate::harness::{BetterDirection, Samples, median, rows_of_samples};
-use crate::line::plan_for_machine;
 use crate::processes::streamline_path;
+use crate::request_run::plan_for_machine;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;

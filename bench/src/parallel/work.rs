@@ -23,8 +23,8 @@ pub(crate) const WORK_FILTER: Description = Description {
         ParameterType::Number { low: 0, high: 1 << 30 },
         "how often",
     )],
-    user: Some(make_work),
-    ..Description::EMPTY
+    constructor: Some(make_work),
+    ..Description::FILTER_DEFAULTS
 };
 
 struct WorkFilter(u64);
@@ -54,7 +54,7 @@ const DIGEST_DESCRIPTION: Description = Description {
     summary: "adds up blocks in their order",
     kind: FilterKind::Sink,
     output_form: OutputForm::Nothing,
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Default)]

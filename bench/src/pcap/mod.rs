@@ -8,16 +8,16 @@
 //! provides one kernel program and one ring for all of them. They run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
-//! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
-//! included. Lost frames are counted. The bench fails if a program under `exec` has not read all of
-//! its frames from a ring, or if the numbers of captured and dropped frames do not add up to the
-//! number of frames sent.
+//! unobserved veth pair ([`crate::observation_cost`]); and the processor time of the processes, the
+//! daemon included. Lost frames are counted. The bench fails if a program under `exec` has not read
+//! all of its frames from a ring, or if the numbers of captured and dropped frames do not add up to
+//! the number of frames sent.
 
 mod programs;
 
 use crate::flood::{FloodPair, ReceivingHost, WANTED_PORT};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
-use crate::observed::{ObserverSample, ObserverSamples};
+use crate::observation_cost::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;

@@ -12,9 +12,9 @@
 //! `streamline_peek`. It must reach the goals of the mechanism, and 0.8 of the mechanism's rate at
 //! 4 KB.
 
-mod other;
+mod peek_process;
 
-pub(crate) use other::serve;
+pub(crate) use peek_process::serve;
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
@@ -32,10 +32,10 @@ use iolite::indirect::{Backing, Config, Input, indirect};
 use iolite::interface::AggregateBlocks;
 use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
-use other::{PeekMethod, ReadExtent, WriterEnds};
+use peek_process::{PeekMethod, ReadExtent, WriterEnds};
 use std::hint::black_box;
 use std::path::Path;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// Sizes in bytes of the blocks that are read.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
@@ -60,8 +60,8 @@ fn error_text(why: impl std::fmt::Display) -> String {
 }
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::detect().processors;
-    sys::process::pin_to(0).map_err(error_text)?;
+    let processors = sys::machine::Machine::detect().processor_count;
+    sys::process::pin_to_processor(0).map_err(error_text)?;
     let mut rows = measure_peek_calls(options.rounds)?;
     for dbuf in RING_SIZES {
         for block in BLOCK_SIZES {
@@ -120,13 +120,13 @@ fn measure_peek_calls(rounds: usize) -> Result<Vec<Row>, String> {
     let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
     let frozen = FrozenData::read(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
     let share =
-        |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(identity()));
-    grants.owner(share).map_err(error_text)?;
+        |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(effective_ids()));
+    grants.with_owner(share).map_err(error_text)?;
     let backing = share_dbuf(&grants, dbuf_id(3), 64 << 10, 4)?;
     let (mut output, mut offers) =
         indirect(&Config::new(dbuf_id(4)), backing).map_err(error_text)?;
     let space = Space::trusting();
-    space.introduce(grants.introduce(Credentials::from(identity())).map_err(error_text)?.1);
+    space.introduce(grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?.1);
     let mut input = Input::open(offers.remove(0), &space).map_err(error_text)?;
     output.write(&[3; 1024]).map_err(error_text)?;
     output.flush();
@@ -279,7 +279,7 @@ fn share_dbuf(
 ) -> Result<Backing, String> {
     let shape = pool::PoolConfig { segment, segments };
     let pool =
-        AllocationPool::new(id, shape, AccessList::private(identity())).map_err(error_text)?;
-    grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
+        AllocationPool::new(id, shape, AccessList::private(effective_ids())).map_err(error_text)?;
+    grants.with_owner(|owner| owner.share(&pool)).map_err(error_text)?;
     Ok(Backing::new(pool))
 }

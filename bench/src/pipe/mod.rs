@@ -5,10 +5,10 @@
 //! index in the ring. On one core, both run on processor 0, as in the paper. On two cores, the
 //! writer runs on processor 0 and the reader on processor 1.
 
-mod other;
+mod pipe_reader;
 mod rings;
 
-pub(crate) use other::serve;
+pub(crate) use pipe_reader::serve;
 pub(crate) use rings::{RunningRing, compile_plain_ring};
 
 use crate::child::BenchChild;
@@ -19,7 +19,7 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use buffer::dbuf::fixed;
 use buffer::stream::{Config, stream};
-use other::InputKind;
+use pipe_reader::InputKind;
 use rings::{Endpoints, PeerRing, available_rings};
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -42,7 +42,7 @@ const SAME_CACHE_NS: f64 = 250.0;
 const PUBLISHED_BYTES_MAX: usize = 64 << 10;
 /// Name of our stream of fixed-size slots ([`StreamTransport::start_slot_stream`]) in the result
 /// rows.
-const SLOTS: &str = "slots";
+const SLOTS_NAME: &str = "slots";
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
@@ -74,8 +74,8 @@ impl EndpointCores {
 }
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::detect().processors;
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let processors = sys::machine::Machine::detect().processor_count;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let plain = compile_plain_ring();
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
@@ -114,7 +114,7 @@ fn measure_block_size(
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
         Candidate { name: "stream, 64 MB", measure: Box::new(move || measure(&mut long)) },
-        Candidate { name: SLOTS, measure: Box::new(move || measure(&mut slots)) },
+        Candidate { name: SLOTS_NAME, measure: Box::new(move || measure(&mut slots)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
     if let Some(program) = plain {
@@ -145,7 +145,7 @@ fn goals(cores: EndpointCores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
     let near = cores == EndpointCores::Two && CacheRoundTrip::measure() < SAME_CACHE_NS;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
-        for candidate in [candidate, SLOTS] {
+        for candidate in [candidate, SLOTS_NAME] {
             goals.extend(peers.iter().map(|peer| {
                 let target = if peer.endpoints == Endpoints::Threads { threads } else { 1.4 };
                 Goal { candidate, reference: peer.name, goal: "G3", target }
@@ -208,8 +208,12 @@ impl StreamTransport {
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other =
-            other::start(InputKind::Stream, cores.reader_processor(), block, &offer.descriptors())?;
+        let other = pipe_reader::start(
+            InputKind::Stream,
+            cores.reader_processor(),
+            block,
+            &offer.descriptors(),
+        )?;
         if cores == EndpointCores::One {
             output.spin(0);
         }
@@ -235,8 +239,12 @@ impl StreamTransport {
         let made = fixed::stream::stream(&config, (PUBLISHED_BYTES_MAX / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other =
-            other::start(InputKind::Slots, cores.reader_processor(), block, &offer.descriptors())?;
+        let other = pipe_reader::start(
+            InputKind::Slots,
+            cores.reader_processor(),
+            block,
+            &offer.descriptors(),
+        )?;
         if cores == EndpointCores::One {
             output.spin(0);
         }
@@ -278,8 +286,12 @@ struct Pipe {
 impl Pipe {
     fn new(cores: EndpointCores, block: usize) -> Result<Self, String> {
         let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
-        let other =
-            other::start(InputKind::Pipe, cores.reader_processor(), block, &[reading.as_fd()])?;
+        let other = pipe_reader::start(
+            InputKind::Pipe,
+            cores.reader_processor(),
+            block,
+            &[reading.as_fd()],
+        )?;
         Ok(Self { pipe, other, block: vec![7; block], blocks: 0 })
     }
 }

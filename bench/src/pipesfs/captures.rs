@@ -24,20 +24,20 @@ const FRAMES: u32 = 900_000;
 const NAME: &str = "line";
 
 /// A program that reads a capture from standard input, and prints the number of its frames.
-struct Reader {
+struct CaptureReader {
     name: &'static str,
     words: &'static [&'static str],
     /// Function that reads the number of frames from the program's output.
     count: fn(&str) -> u64,
 }
 
-const CAPTURE_READERS: [Reader; 2] = [
-    Reader {
+const CAPTURE_READERS: [CaptureReader; 2] = [
+    CaptureReader {
         name: "tcpdump -r -",
         words: &["tcpdump", "-n", "-r", "-", "--count"],
         count: |printed| number_before(printed, " packet"),
     },
-    Reader {
+    CaptureReader {
         name: "tshark -i -",
         words: &["tshark", "-n", "-q", "-i", "-", "-z", "io,stat,0"],
         // The only line of the table: `| 0.0 <> Dur | FRAMES | BYTES |`.
@@ -90,7 +90,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 /// Sends frames to a device while a path captures them and a program reads the path's capture.
 /// Returns two shares of the frames that the path has received: those that the program has read,
 /// and those that were counted as lost.
-fn measure(reader: &Reader) -> Result<(f64, f64), String> {
+fn measure(reader: &CaptureReader) -> Result<(f64, f64), String> {
     let text = |why: std::io::Error| why.to_string();
     let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
     flood.set_rate(Some(RATE));
@@ -109,8 +109,8 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     // The command still holds the capture open.
     drop(command);
     flood.send(FRAMES as usize)?;
-    let count_received = || number(&source.join("stats/blocks"));
-    let lost = || lost_before(&source);
+    let count_received = || read_number(&source.join("stats/blocks"));
+    let lost = || dropped_frames(&source);
     wait_until("the path has seen all frames", || count_received() + lost() >= u64::from(FRAMES));
     let received = count_received();
     let path = streamline::paths::connect(&programs.client()?, NAME);
@@ -134,13 +134,13 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
 }
 
 /// Returns the number in a file, or 0 if there is none.
-fn number(file: &Path) -> u64 {
+fn read_number(file: &Path) -> u64 {
     read_text(file).trim().parse().unwrap_or(0)
 }
 
 /// Returns the number of frames that a source has counted as dropped. `source` is the directory of
 /// the source in the mount.
-fn lost_before(source: &Path) -> u64 {
+fn dropped_frames(source: &Path) -> u64 {
     let reasons = fs::read_dir(source.join("stats/dropped")).into_iter().flatten().flatten();
-    reasons.map(|reason| number(&reason.path())).sum()
+    reasons.map(|reason| read_number(&reason.path())).sum()
 }

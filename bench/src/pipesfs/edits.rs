@@ -24,16 +24,16 @@ const WRITE_MAX_US: f64 = 9.0;
 const REQUEST: &str = "generate rate=1 | udp | sample 2 | count";
 
 const MKDIR_NAME: &str = "mkdir";
-const WRITE: &str = "control write";
+const WRITE_NAME: &str = "control write";
 const EDIT_NAME: &str = "the edit itself";
 
 /// Measures two kinds of changes: `mkdir`, and writes to an argument.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    if ![MKDIR_NAME, WRITE].iter().any(|row| is_row_selected(row)) {
+    if ![MKDIR_NAME, WRITE_NAME].iter().any(|row| is_row_selected(row)) {
         return Ok(rows);
     }
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut programs = Programs::start()?;
     programs.add_path("edited", REQUEST)?;
     let mount = programs.mount("pipes", Some(0))?;
@@ -49,7 +49,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let cost = ExtraCost { name: "beyond it", parts: 1, limit: MKDIR_MAX_US, goal: "G21" };
         rows.extend(cost.rows((MKDIR_NAME, "us"), sentinel_ns, &samples));
     }
-    if is_row_selected(WRITE) {
+    if is_row_selected(WRITE_NAME) {
         let file = udp.join("sample:2/config/every");
         let candidates = vec![
             Candidate { name: EDIT_NAME, measure: Box::new(|| set_argument(&to)) },
@@ -57,7 +57,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         ];
         let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
         let cost = ExtraCost { name: "beyond it", parts: 1, limit: WRITE_MAX_US, goal: "G21" };
-        rows.extend(cost.rows((WRITE, "us"), sentinel_ns, &samples));
+        rows.extend(cost.rows((WRITE_NAME, "us"), sentinel_ns, &samples));
     }
     Ok(rows)
 }
@@ -78,50 +78,50 @@ fn time_changes(
     Ok(took as f64 / f64::from(CHANGES) / 1e3)
 }
 
-fn edit(to: &PathClient, words: &[&str]) -> Result<(), String> {
+fn apply_edit(to: &PathClient, words: &[&str]) -> Result<(), String> {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     to.change(&words).map(drop).map_err(|why| why.to_string())
 }
 
 fn add_filters(to: &PathClient) -> Result<f64, String> {
     time_changes(
-        |_| edit(to, &["add", "inspect", "below", "udp"]),
-        || edit(to, &["remove", "inspect", "leaf"]),
+        |_| apply_edit(to, &["add", "inspect", "below", "udp"]),
+        || apply_edit(to, &["remove", "inspect", "leaf"]),
     )
 }
 
 fn make_directories(udp: &Path) -> Result<f64, String> {
     let directory = udp.join("inspect");
     time_changes(
-        |_| fs::create_dir(&directory).map_err(text),
-        || fs::remove_dir(&directory).map_err(text),
+        |_| fs::create_dir(&directory).map_err(error_text),
+        || fs::remove_dir(&directory).map_err(error_text),
     )
 }
 
 /// Returns the value to which the change with the index `number` sets the argument. It differs from
 /// the value of the previous change.
-fn value(number: u32) -> u32 {
+fn argument_value(number: u32) -> u32 {
     3 - number % 2
 }
 
 fn set_argument(to: &PathClient) -> Result<f64, String> {
     time_changes(
-        |number| edit(to, &["arg", "sample", &format!("every={}", value(number))]),
+        |number| apply_edit(to, &["arg", "sample", &format!("every={}", argument_value(number))]),
         || Ok(()),
     )
 }
 
 fn write_argument(file: &Path) -> Result<f64, String> {
-    let file = OpenOptions::new().write(true).open(file).map_err(text)?;
+    let file = OpenOptions::new().write(true).open(file).map_err(error_text)?;
     time_changes(
         |number| {
-            let line = format!("{}\n", value(number));
-            file.write_all_at(line.as_bytes(), 0).map_err(text)
+            let line = format!("{}\n", argument_value(number));
+            file.write_all_at(line.as_bytes(), 0).map_err(error_text)
         },
         || Ok(()),
     )
 }
 
-fn text(why: std::io::Error) -> String {
+fn error_text(why: std::io::Error) -> String {
     why.to_string()
 }

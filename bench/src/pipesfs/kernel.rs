@@ -8,7 +8,7 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use ebpf::Hook;
 use ebpf::emit::tap::{
-    FrameRing, FusedTap, PointerRing, SWITCHED_WORD_SIZE, Scratch, SwitchLayout, fused,
+    FrameRing, FusedTap, PointerRing, SWITCHED_WORD_SIZE, Scratch, SwitchLayout, fused_tap,
 };
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -74,7 +74,7 @@ impl CountingProgram {
         let base = cpus * scratch.stride;
         let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };
         let counters =
-            Map::array("counters", base + SWITCHED_WORD_SIZE * switches.list(1), 1, true);
+            Map::array("counters", base + SWITCHED_WORD_SIZE * switches.list_index(1), 1, true);
         let counters = counters.map_err(text)?;
         let (own, of_line) = (records.own_layout(), pointers.own_layout());
         let pointer_ring = PointerRing {
@@ -95,15 +95,15 @@ impl CountingProgram {
         };
         let layout = FusedTap {
             cpus,
-            sent: false,
+            observes_sent: false,
             user: None,
             scratch,
             rings: vec![ring],
             egresses: Vec::new(),
-            taken: None,
+            withheld_mark: None,
             switches: exits.then_some(switches),
         };
-        let made = fused(
+        let made = fused_tap(
             Hook::Tc,
             &layout,
             |s, on, _| {

@@ -6,12 +6,12 @@
 //! of mounts. On one core, all of them run on processor 0. On two cores, the path runs on processor
 //! 1 and the reader on processor 0.
 
-mod back;
 mod captures;
 mod edits;
 mod extra_cost;
 mod idle;
 mod kernel;
+mod kernel_return;
 pub(crate) mod programs;
 mod requests;
 mod streams;
@@ -29,6 +29,6 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     rows.extend(idle::run_bench(options.rounds)?);
     rows.extend(kernel::run_bench(options.rounds)?);
     rows.extend(captures::run_bench(options.rounds)?);
-    rows.extend(back::run_bench(options.rounds)?);
+    rows.extend(kernel_return::run_bench(options.rounds)?);
     Ok(rows)
 }

@@ -34,9 +34,9 @@ const LISTING_MAX_US: f64 = 250_000.0;
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME_CORE_NAME: &str = "same core";
-const OTHER: &str = "other core";
-const FREE: &str = "any core";
-const LIMIT: &str = "limit";
+const OTHER_CORE_NAME: &str = "other core";
+const ANY_CORE_NAME: &str = "any core";
+const LIMIT_NAME: &str = "limit";
 
 /// Measures file system requests on each core, and listings of directories.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
@@ -47,25 +47,25 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     }
     let mut programs = Programs::start()?;
     programs.add_path("bytes", "read - block=64k | discard")?;
-    let two = sys::machine::Machine::detect().processors > 1;
+    let two = sys::machine::Machine::detect().processor_count > 1;
     let mut mounts = vec![(SAME_CORE_NAME, programs.mount("same", Some(0))?)];
     if two {
-        mounts.push((OTHER, programs.mount("other", Some(1))?));
-        mounts.push((FREE, programs.mount("free", None)?));
+        mounts.push((OTHER_CORE_NAME, programs.mount("other", Some(1))?));
+        mounts.push((ANY_CORE_NAME, programs.mount("free", None)?));
     }
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let empty = |mount: &Path| {
         let mut stream = OpenOptions::new();
         let stream = stream.read(true).custom_flags(O_NONBLOCK);
-        let mut stream = stream.open(mount.join("bytes/read:-/all")).map_err(text)?;
+        let mut stream = stream.open(mount.join("bytes/read:-/all")).map_err(error_text)?;
         mean_call_us(|| match stream.read(&mut [0; 16]) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
             read => Err(format!("a read of an empty stream returned {read:?}")),
         })
     };
     let control = |mount: &Path| {
-        let value = File::open(mount.join("bytes/read:-/place")).map_err(text)?;
-        mean_call_us(|| value.read_at(&mut [0; 64], 0).map(drop).map_err(text))
+        let value = File::open(mount.join("bytes/read:-/place")).map_err(error_text)?;
+        mean_call_us(|| value.read_at(&mut [0; 64], 0).map(drop).map_err(error_text))
     };
     rows.extend(measure_row("a request", rounds, &mounts, empty, None)?);
     rows.extend(measure_row("a control read", rounds, &mounts, control, Some(9.0))?);
@@ -76,9 +76,9 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let many = programs
             .add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
         wait_until("it is shown", || mounts[0].1.join("many/generate/dport/249/sample:2").is_dir());
-        let ls = |mount: &Path| list(&mount.join("many"), false);
+        let ls = |mount: &Path| time_listing(&mount.join("many"), false);
         rows.extend(measure_row("ls -R", rounds, &mounts, ls, Some(LISTING_MAX_US))?);
-        let du = |mount: &Path| list(&mount.join("many"), true);
+        let du = |mount: &Path| time_listing(&mount.join("many"), true);
         rows.extend(measure_row("du", rounds, &mounts, du, None)?);
         let _ = programs.child(many).kill();
     }
@@ -88,7 +88,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         }
         let last = format!("few{PATHS}/generate/dport/2/sample:3");
         wait_until("they are shown", || mounts[0].1.join(&last).is_dir());
-        let ls = |mount: &Path| list(mount, false);
+        let ls = |mount: &Path| time_listing(mount, false);
         rows.extend(measure_row("ls -R of 100 paths", rounds, &mounts, ls, Some(LISTING_MAX_US))?);
     }
     Ok(rows)
@@ -112,11 +112,16 @@ fn measure_row(
     });
     let (sentinel_ns, mut samples) = measure_interleaved(rounds, candidates.collect())?;
     let goals: Vec<Goal> = limit
-        .map(|_| Goal { candidate: SAME_CORE_NAME, reference: LIMIT, goal: "G21", target: 1.0 })
+        .map(|_| Goal {
+            candidate: SAME_CORE_NAME,
+            reference: LIMIT_NAME,
+            goal: "G21",
+            target: 1.0,
+        })
         .into_iter()
         .collect();
     if let Some(limit) = limit {
-        samples.push(Samples { name: LIMIT, values: vec![limit; rounds] });
+        samples.push(Samples { name: LIMIT_NAME, values: vec![limit; rounds] });
     }
     let subject = ("pipesfs", row, f64::NAN);
     Ok(rows_of_samples(subject, ("us", BetterDirection::Less), sentinel_ns, &samples, &goals))
@@ -133,7 +138,7 @@ fn mean_call_us(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, Str
 
 /// Lists a directory with all its files and directories, and reads their attributes if `attributes`
 /// is true. Returns the time in µs.
-fn list(directory: &Path, attributes: bool) -> Result<f64, String> {
+fn time_listing(directory: &Path, attributes: bool) -> Result<f64, String> {
     let began = sys::clock::monotonic_ns();
     let directories = list_directory(directory, attributes)?;
     let took = (sys::clock::monotonic_ns() - began) as f64 / 1e3;
@@ -146,18 +151,18 @@ fn list(directory: &Path, attributes: bool) -> Result<f64, String> {
 
 fn list_directory(directory: &Path, attributes: bool) -> Result<usize, String> {
     let mut count = 1;
-    for entry in fs::read_dir(directory).map_err(text)? {
-        let entry = entry.map_err(text)?;
+    for entry in fs::read_dir(directory).map_err(error_text)? {
+        let entry = entry.map_err(error_text)?;
         if attributes {
-            entry.metadata().map_err(text)?;
+            entry.metadata().map_err(error_text)?;
         }
-        if entry.file_type().map_err(text)?.is_dir() {
+        if entry.file_type().map_err(error_text)?.is_dir() {
             count += list_directory(&entry.path(), attributes)?;
         }
     }
     Ok(count)
 }
 
-fn text(why: std::io::Error) -> String {
+fn error_text(why: std::io::Error) -> String {
     why.to_string()
 }

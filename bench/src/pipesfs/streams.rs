@@ -35,7 +35,7 @@ const PIPESFS_NAME: &str = "PipesFS";
 
 /// Measures all sizes of reads, on one core and on two.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::detect().processors;
+    let processors = sys::machine::Machine::detect().processor_count;
     let mut rows = Vec::new();
     for (cores, processor) in [("one core", 0), ("two cores", 1)] {
         if processor >= processors {
@@ -46,11 +46,11 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         if !READ_SIZES.iter().any(|(size, ..)| is_row_selected(&name(*size))) {
             continue;
         }
-        sys::process::pin_to(processor).map_err(|why| why.to_string())?;
+        sys::process::pin_to_processor(processor).map_err(|why| why.to_string())?;
         let mut programs = Programs::start()?;
         let path = programs.add_path("bytes", "read - block=64k | discard")?;
         let mount = programs.mount("pipes", (processor == 0).then_some(0))?;
-        sys::process::pin_to(0).map_err(|why| why.to_string())?;
+        sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
         for (size, one, two) in READ_SIZES {
             let target = if processor == 0 { one } else { two };
             let goals: Vec<Goal> = target
@@ -63,20 +63,20 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
                 .into_iter()
                 .collect();
             let bench = RefCell::new((&mut programs, path));
-            let measure = |source: Source| {
+            let measure = |source: ByteSource| {
                 let mut bench = bench.borrow_mut();
                 measure_chunks(bench.0, path, (&mount, source), size)
             };
             let candidates = vec![
                 Candidate {
                     name: PIPE_NAME,
-                    measure: Box::new(|| measure(Source::Pipe(PIPE_SIZE))),
+                    measure: Box::new(|| measure(ByteSource::Pipe(PIPE_SIZE))),
                 },
                 Candidate {
                     name: LARGE_PIPE_NAME,
-                    measure: Box::new(|| measure(Source::Pipe(1 << 20))),
+                    measure: Box::new(|| measure(ByteSource::Pipe(1 << 20))),
                 },
-                Candidate { name: PIPESFS_NAME, measure: Box::new(|| measure(Source::File)) },
+                Candidate { name: PIPESFS_NAME, measure: Box::new(|| measure(ByteSource::File)) },
             ];
             #[expect(clippy::cast_precision_loss, reason = "a size of a read")]
             let subject = ("pipesfs", name(size), size as f64);
@@ -89,7 +89,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 
 /// The file or pipe from which the reader reads the path's bytes.
 #[derive(Clone, Copy)]
-enum Source {
+enum ByteSource {
     /// The pipe of a tap, with this capacity in bytes.
     Pipe(usize),
     /// A file of the mount, which is a stream of the path's output.
@@ -100,21 +100,21 @@ enum Source {
 fn measure_chunks(
     programs: &mut Programs,
     path: usize,
-    (mount, source): (&Path, Source),
+    (mount, source): (&Path, ByteSource),
     size: usize,
 ) -> Result<f64, String> {
     let text = |why: std::io::Error| why.to_string();
     // Closing the connection ends the tap.
     let mut tap: Option<PathClient> = None;
     let mut from = match source {
-        Source::Pipe(capacity) => {
+        ByteSource::Pipe(capacity) => {
             let (connection, pipe) = open_tap(programs)?;
             tap = Some(connection);
             // The size must be set before anything is written.
             rustix::pipe::fcntl_setpipe_size(&pipe, capacity).map_err(|why| why.to_string())?;
             File::from(pipe)
         }
-        Source::File => File::open(mount.join("bytes/read:-/all")).map_err(text)?,
+        ByteSource::File => File::open(mount.join("bytes/read:-/all")).map_err(text)?,
     };
     let chunk = vec![7; CHUNK_SIZE];
     let mut buffer = vec![0; size];
@@ -123,7 +123,7 @@ fn measure_chunks(
         let input = programs.child(path).stdin.as_mut().ok_or("the path has no input")?;
         input.write_all(&chunk).map_err(text)?;
         // On two cores, this time also lets the path become idle.
-        sys::poll::readable(&[], Some(std::time::Duration::from_millis(2)));
+        sys::poll::wait_until_readable(&[], Some(std::time::Duration::from_millis(2)));
         let began = sys::clock::monotonic_ns();
         let mut left = CHUNK_SIZE;
         while left > 0 {

@@ -20,8 +20,8 @@
 //! that interval, and the numbers of requests that are certainly within the limit, certainly beyond
 //! it, and undecided.
 
-mod line;
-mod lines;
+mod request_run;
+mod requests;
 mod verdict;
 
 use crate::flood::{Flood, ReceivingHost};
@@ -32,9 +32,9 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use engine::calibrate::calibrate;
 use engine::machine;
-use line::{PlacementSample, analyze_costs, measure_sample, plan_after_first_seconds};
-use lines::{Placement, REQUESTS, plan_placements};
 use pipeline::plan::{COSTS_VERSION, Machine};
+use request_run::{PlacementSample, analyze_costs, measure_sample, plan_after_first_seconds};
+use requests::{Placement, REQUESTS, plan_placements};
 use testkit::net::SERVER_DEVICE;
 use verdict::{CostRatio, Verdict, worst_comparison};
 

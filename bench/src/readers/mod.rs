@@ -8,20 +8,20 @@
 //! filters into one program. Programs run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
-//! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
-//! included. Lost frames are counted; the bench fails if a ledger does not balance.
+//! unobserved veth pair ([`crate::observation_cost`]); and the processor time of the processes, the
+//! daemon included. Lost frames are counted; the bench fails if a ledger does not balance.
 
-mod lines;
+mod requests;
 
 use crate::flood::{FloodPair, ReceivingHost, WANTED_PORT};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
-use crate::observed::{ObserverSample, ObserverSamples};
+use crate::observation_cost::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
 use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
-use lines::{RequestStart, RunningRequests};
+use requests::{RequestStart, RunningRequests};
 use std::path::Path;
 
 /// Length of each frame in bytes.

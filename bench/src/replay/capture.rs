@@ -161,7 +161,7 @@ impl Connection {
             [address(client << 8 | 2), address(1)]
         };
         let requests = if random.one_in(2) { 1 } else { 2 + random.below(9) };
-        let sequence = [random.next() as u32, random.next() as u32];
+        let sequence = [random.next_u64() as u32, random.next_u64() as u32];
         let waiting = VecDeque::new();
         Self { ends, ports: [port, 80], sequence, begun: false, requests, waiting }
     }

@@ -9,11 +9,11 @@
 //! The module `user` measures the same goal for the interfaces of users: streams from C, and
 //! requests.
 
-mod other;
 pub(crate) mod rounds;
+mod scale_reader;
 mod user;
 
-pub(crate) use other::serve;
+pub(crate) use scale_reader::serve;
 
 use crate::child::BenchChild;
 use crate::harness::{is_row_selected, median};
@@ -85,21 +85,21 @@ impl Processors {
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let machine = sys::machine::Machine::detect();
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     let settings = [Processors::Thread, Processors::OneCore, Processors::TwoCores];
     for setting in settings.into_iter().filter(|setting| is_row_selected(setting.name())) {
-        if setting == Processors::TwoCores && machine.processors < 2 {
+        if setting == Processors::TwoCores && machine.processor_count < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
-        rows.extend(measure_ring_setting(setting, &machine.caches, options.rounds)?);
+        rows.extend(measure_ring_setting(setting, &machine.cache_sizes, options.rounds)?);
         if setting != Processors::Thread {
-            rows.extend(user::measure_c_streams(setting, &machine.caches, options)?);
+            rows.extend(user::measure_c_streams(setting, &machine.cache_sizes, options)?);
             let all: Vec<usize> = (0..setting.count()).collect();
             sys::process::pin_to_processors(&all).map_err(|why| why.to_string())?;
             rows.extend(user::measure_requests(setting.name(), options)?);
-            sys::process::pin_to(0).map_err(|why| why.to_string())?;
+            sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
         }
     }
     Ok(rows)
@@ -138,7 +138,7 @@ fn measure_ring_setting(
             }
         }
     }
-    if let Some(scale) = scaled.output.scale() {
+    if let Some(scale) = scaled.output.sizing_state() {
         eprintln!("{}: {scale}", setting.name());
     }
     Ok(result_rows(setting, &samples, &own, scaled.output.capacity(), median(&sentinels)))
@@ -208,8 +208,8 @@ struct StreamPair {
 }
 
 enum ScaleReader {
-    Here(Box<Input>, Vec<u8>),
-    There(BenchChild),
+    ThisProcess(Box<Input>, Vec<u8>),
+    ChildProcess(BenchChild),
 }
 
 impl StreamPair {
@@ -229,10 +229,14 @@ impl StreamPair {
         let reader = match setting {
             Processors::Thread => {
                 let input = offer.open().map_err(|why| why.to_string())?;
-                ScaleReader::Here(Box::new(input), vec![0; block])
+                ScaleReader::ThisProcess(Box::new(input), vec![0; block])
             }
-            Processors::OneCore => ScaleReader::There(other::start(0, &offer, block)?),
-            Processors::TwoCores => ScaleReader::There(other::start(1, &offer, block)?),
+            Processors::OneCore => {
+                ScaleReader::ChildProcess(scale_reader::start(0, &offer, block)?)
+            }
+            Processors::TwoCores => {
+                ScaleReader::ChildProcess(scale_reader::start(1, &offer, block)?)
+            }
         };
         Ok(Self { output, reader, block: vec![7; block], blocks: 1024 })
     }
@@ -275,7 +279,7 @@ impl StreamPair {
     fn transfer(&mut self, blocks: u64) -> Result<(), String> {
         let words = |why: buffer::Fault| why.to_string();
         match &mut self.reader {
-            ScaleReader::Here(input, out) => {
+            ScaleReader::ThisProcess(input, out) => {
                 for _ in 0..blocks {
                     self.output.write(std::hint::black_box(&self.block)).map_err(words)?;
                     self.output.flush();
@@ -283,7 +287,7 @@ impl StreamPair {
                 }
                 Ok(())
             }
-            ScaleReader::There(other) => {
+            ScaleReader::ChildProcess(other) => {
                 other.announce_bytes(blocks * self.block.len() as u64)?;
                 for _ in 0..blocks {
                     self.output.write(std::hint::black_box(&self.block)).map_err(words)?;

@@ -26,8 +26,8 @@ enum RingKind {
 }
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let caches = sys::machine::Machine::detect().caches;
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let caches = sys::machine::Machine::detect().cache_sizes;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for round in 0..ROUNDS {
         // Each sample runs a new ring up to this round.
@@ -86,7 +86,7 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     let (block, mut out) = (vec![7; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
     let (mut begin, mut blocks) = (0, 0u64);
     loop {
-        let ended = output.scale().map_or(0, |scale| scale.rounds);
+        let ended = output.sizing_state().map_or(0, |scale| scale.rounds);
         // The first wrap ends round 0, in which memory is first touched.
         if ended > round as u64 + 1 {
             let ns = sys::clock::monotonic_ns() - begin;

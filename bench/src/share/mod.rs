@@ -21,7 +21,7 @@ pub(crate) use users::parse_ledger;
 
 use crate::flood::{FloodPair, OTHER_PORT, ReceivingHost, WANTED_PORT};
 use crate::harness::{BetterDirection, Samples, is_row_selected, rows_of_samples};
-use crate::observed::{ObserverSample, ObserverSamples};
+use crate::observation_cost::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
@@ -56,7 +56,7 @@ enum ShareObservers {
     NoObserver,
     Users(u16),
     /// The given number of users, whose sinks run in the thread that reads the ring.
-    Together(u16),
+    OneThread(u16),
     Tcpdumps(u16),
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         USER_COUNTS.iter().filter(|(_, name)| is_row_selected(name)).map(|(count, _)| *count);
     let wanted: Vec<u16> = wanted.collect();
     all.extend(wanted.iter().copied().map(ShareObservers::Users));
-    all.extend(wanted.iter().copied().map(ShareObservers::Together));
+    all.extend(wanted.iter().copied().map(ShareObservers::OneThread));
     if is_installed(TCPDUMP, "tcpdump") {
         all.extend(wanted.into_iter().map(ShareObservers::Tcpdumps));
     }
@@ -109,7 +109,7 @@ impl ShareBench<'_> {
                 ObserverSample::measure(&mut self.floods, &[], (WARM_UP_FRAMES, FRAMES))
             }
             ShareObservers::Users(count) => self.measure_users(count, ""),
-            ShareObservers::Together(count) => self.measure_users(count, "@thread0"),
+            ShareObservers::OneThread(count) => self.measure_users(count, "@thread0"),
             ShareObservers::Tcpdumps(count) => self.measure_tcpdumps(count),
         }
     }
@@ -181,7 +181,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
         let both = [
             (TCPDUMP, ShareObservers::Tcpdumps(count)),
             (OUR_NAME, ShareObservers::Users(count)),
-            (ONE_THREAD_NAME, ShareObservers::Together(count)),
+            (ONE_THREAD_NAME, ShareObservers::OneThread(count)),
         ];
         let each = |value: &dyn Fn(ShareObservers) -> Vec<f64>| {
             both.map(|(name, who)| Samples { name, values: value(who) }).into_iter().collect()

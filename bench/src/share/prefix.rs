@@ -58,7 +58,7 @@ const SETTLING_TIME: Duration = Duration::from_millis(1_300);
 
 const PREFIX_ONCE_NAME: &str = "prefix and tails once";
 const SEPARATE_RUNS_NAME: &str = "apart";
-const SHARED: &str = "shared";
+const SHARED_NAME: &str = "shared";
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     if !is_row_selected(ROW) {
@@ -71,7 +71,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
     let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
     let bench = PrefixBench { pair, load, folder, program: streamline_path().ok_or("no program")? };
-    let mut samples = [PREFIX_ONCE_NAME, SHARED, SEPARATE_RUNS_NAME]
+    let mut samples = [PREFIX_ONCE_NAME, SHARED_NAME, SEPARATE_RUNS_NAME]
         .map(|name| Samples { name, values: Vec::new() });
     let mut single = Samples { name: "one alone", values: Vec::new() };
     let mut sentinels = Vec::new();
@@ -88,7 +88,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let subject = ("share", ROW, 10.0);
     let unit = ("ns CPU/frame", BetterDirection::Less);
     let goal = Goal {
-        candidate: SHARED,
+        candidate: SHARED_NAME,
         reference: PREFIX_ONCE_NAME,
         goal: "ten at most 1.5 times one and the tails",
         target: 1.0 / 1.5,
@@ -137,7 +137,7 @@ impl PrefixBench {
         let once = crate::harness::median(&prefixes) + tails;
         let shared = self.measure_with(&REQUEST_TAILS, "shared")?;
         let apart = self.measure_with(&REQUEST_TAILS, "private")?;
-        for (who, run) in [(SHARED, &shared), (SEPARATE_RUNS_NAME, &apart)] {
+        for (who, run) in [(SHARED_NAME, &shared), (SEPARATE_RUNS_NAME, &apart)] {
             if run.taken != alone {
                 return Err(format!("{who}: tails took {:?}, alone {alone:?}", run.taken));
             }
@@ -155,7 +155,7 @@ impl PrefixBench {
         fs::create_dir(&folder).map_err(failed)?;
         let mut children = Children::default();
         children.add(self.start("daemon", &["daemon", "--socket", "daemon"])?);
-        wait_until("the daemon answers", || self.list().is_some());
+        wait_until("the daemon answers", || self.list_paths().is_some());
         for (number, tail) in tails.iter().enumerate() {
             let report = format!("--report=report{number}");
             let request = format!(
@@ -166,17 +166,20 @@ impl PrefixBench {
             let mut ended = None;
             wait_until("the request runs", || {
                 ended = children.first_exited();
-                ended.is_some() || self.list().is_some_and(|listed| readers(&listed) > number)
+                ended.is_some()
+                    || self
+                        .list_paths()
+                        .is_some_and(|listed| running_request_count(&listed) > number)
             });
             if ended.is_some() {
                 return Err(format!("{request}: {}", self.read(&format!("request{number}.err"))));
             }
         }
-        let listed = self.list().unwrap_or_default();
-        let processes = [children.process_ids(), servers(&listed)].concat();
+        let listed = self.list_paths().unwrap_or_default();
+        let processes = [children.process_ids(), prefix_process_ids(&listed)].concat();
         let before = wait_until_idle(&processes);
         let sent = self.load.send(&self.pair, Rate::PerSecond(RATE), usize::MAX)?;
-        sys::poll::readable(&[], Some(SETTLING_TIME));
+        sys::poll::wait_until_readable(&[], Some(SETTLING_TIME));
         let used = wait_until_idle(&processes).saturating_sub(before);
         children.interrupt_and_wait("a request")?;
         let taken =
@@ -207,7 +210,7 @@ impl PrefixBench {
     }
 
     /// Returns the running paths, as printed by `ps --json`, or `None` if no daemon replies.
-    fn list(&self) -> Option<Value> {
+    fn list_paths(&self) -> Option<Value> {
         let output = self.command().args(["ps", "--json"]).stdin(Stdio::null()).output().ok()?;
         output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
     }
@@ -221,7 +224,7 @@ fn paths(listed: &Value) -> impl Iterator<Item = (&str, u32)> {
 }
 
 /// Returns the ids of the processes that run the prefix for several requests.
-fn servers(listed: &Value) -> Vec<u32> {
+fn prefix_process_ids(listed: &Value) -> Vec<u32> {
     paths(listed)
         .filter(|(line, _)| line.contains("share \""))
         .map(|(_, process)| process)
@@ -230,7 +233,7 @@ fn servers(listed: &Value) -> Vec<u32> {
 
 /// Returns the number of running requests in the listing. The processes that run the prefix do not
 /// count.
-fn readers(listed: &Value) -> usize {
+fn running_request_count(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }
 
@@ -266,7 +269,7 @@ mod tests {
             { "line": "rx a | tcp | share \"rx a | tcp\" last=yes", "process": 7 },
             { "line": "shared \"rx a | tcp\" | count", "process": 8 },
         ]});
-        assert_eq!((servers(&listed), readers(&listed)), (vec![7], 1));
+        assert_eq!((prefix_process_ids(&listed), running_request_count(&listed)), (vec![7], 1));
     }
 
     #[test]

@@ -35,8 +35,8 @@ const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 const SPLICE_RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let processors = sys::machine::Machine::detect().processors;
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let processors = sys::machine::Machine::detect().processor_count;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     if processors < 2 {
         eprintln!("left out: pointers between processes, this machine has one processor");

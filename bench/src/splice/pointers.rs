@@ -24,7 +24,7 @@ use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// Number of pointers that are written and read at once.
 const POINTERS_PER_BATCH: usize = 32;
@@ -93,13 +93,13 @@ impl PointerSender {
     fn new(entries: usize) -> Result<Self, String> {
         let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
         let shape = pool::PoolConfig { segment: 64 << 10, segments: 4 };
-        let backing = AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity()))
+        let backing = AllocationPool::new(dbuf_id(1), shape, AccessList::private(effective_ids()))
             .map_err(error_text)?;
-        grants.owner(|owner| owner.share(&backing)).map_err(error_text)?;
+        grants.with_owner(|owner| owner.share(&backing)).map_err(error_text)?;
         // Pool of the blocks. The reader requests it at the first pointer.
-        let blocks = AllocationPool::new(dbuf_id(3), shape, AccessList::private(identity()))
+        let blocks = AllocationPool::new(dbuf_id(3), shape, AccessList::private(effective_ids()))
             .map_err(error_text)?;
-        grants.owner(|owner| owner.share(&blocks)).map_err(error_text)?;
+        grants.with_owner(|owner| owner.share(&blocks)).map_err(error_text)?;
         let place = blocks
             .pool()
             .draft(POINTERS_PER_BATCH * 64, POINTERS_PER_BATCH * 64)
@@ -113,7 +113,7 @@ impl PointerSender {
         let (output, offers) = indirect(&config, Backing::new(backing)).map_err(error_text)?;
         let offer = offers.first().ok_or("no reader")?;
         let (_, grants_socket) =
-            grants.introduce(Credentials::from(identity())).map_err(error_text)?;
+            grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?;
         let (socket, theirs) = sys::descriptor::pair().map_err(error_text)?;
         let itself = std::env::current_exe().map_err(error_text)?;
         let process = Command::new(itself)
@@ -159,7 +159,7 @@ impl Drop for PointerSender {
 /// Runs the reading process on a processor. The bench starts it with the argument
 /// `--reader pointers`.
 pub(crate) fn serve(processor: usize) -> Result<(), String> {
-    sys::process::pin_to(processor).map_err(error_text)?;
+    sys::process::pin_to_processor(processor).map_err(error_text)?;
     let socket = std::io::stdin();
     let (_, mut fds) = sys::descriptor::receive(&socket, &mut [0; 8]).map_err(error_text)?;
     let space = Space::new();
@@ -174,7 +174,7 @@ pub(crate) fn serve(processor: usize) -> Result<(), String> {
         }
         let mut left = usize::from_le_bytes(request);
         while left > 0 {
-            match input.pointers(&mut pointers).map_err(error_text)? {
+            match input.take_pointers(&mut pointers).map_err(error_text)? {
                 0 => _ = input.wait(None).map_err(error_text)?,
                 count => left = left.saturating_sub(count),
             }

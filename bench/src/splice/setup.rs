@@ -16,7 +16,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// The method by which a block of the file is written to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,8 +70,8 @@ impl SpliceSetup {
         let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
         let frozen = FrozenData::read(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
-        let all = AccessList::private(identity());
-        grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
+        let all = AccessList::private(effective_ids());
+        grants.with_owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
         let mut by_pointer = StreamEnds::new(&grants, 2)?;
         by_pointer.output.register_frozen(&frozen, 32);
         let by_copy = StreamEnds::new(&grants, 4)?;
@@ -122,11 +122,11 @@ fn move_block(
     match method {
         SpliceMethod::Peek => {
             black_box(from.current_block());
-            from.pass(block);
+            from.consume(block);
         }
         SpliceMethod::PeekSpliced | SpliceMethod::PeekCopy => {
             to.write(from.current_block()).map_err(error_text)?;
-            from.pass(block);
+            from.consume(block);
         }
         SpliceMethod::Splice => {
             splice(from, to, block).map_err(error_text)?;
@@ -161,14 +161,16 @@ fn move_block(
 impl StreamEnds {
     fn new(grants: &GrantServer, number: u32) -> Result<Self, String> {
         let shape = pool::PoolConfig { segment: 64 << 10, segments: BACKING_SIZE >> 16 };
-        let pool = AllocationPool::new(dbuf_id(number), shape, AccessList::private(identity()))
-            .map_err(error_text)?;
-        grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
+        let pool =
+            AllocationPool::new(dbuf_id(number), shape, AccessList::private(effective_ids()))
+                .map_err(error_text)?;
+        grants.with_owner(|owner| owner.share(&pool)).map_err(error_text)?;
         // The ring fits into the first-level cache.
         let config = Config { entries: 1024, ..Config::new(dbuf_id(number + 1)) };
         let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(error_text)?;
         let space = Space::new();
-        let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(error_text)?;
+        let (_, socket) =
+            grants.introduce(Credentials::from(effective_ids())).map_err(error_text)?;
         space.introduce(socket);
         let input = Input::open(offers.remove(0), &space).map_err(error_text)?;
         Ok(Self { output, input })
@@ -178,7 +180,7 @@ impl StreamEnds {
     fn drain(&mut self) -> Result<(), String> {
         self.output.flush();
         let mut pointers = [RichPointer::default(); 64];
-        while self.input.pointers(&mut pointers).map_err(error_text)? > 0 {}
+        while self.input.take_pointers(&mut pointers).map_err(error_text)? > 0 {}
         self.input.release_consumed();
         Ok(())
     }

@@ -10,7 +10,9 @@ pub(crate) use reader::{TapReader, serve};
 use pipeline::plan::KernelRing;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::bpf::ring::region_offset::NOTIFICATION_COUNTS;
-use sys::bpf::{ChainPosition, Link, Program, ProgramRings, RingBuffer, RingsLayout, Side};
+use sys::bpf::{
+    ChainPosition, Link, Program, ProgramRings, RingBuffer, RingsLayout, TrafficDirection,
+};
 use testkit::net::Namespace;
 
 /// A limit of a [`WakePolicy`] that is never reached. It serves as a time in ns, a number of bytes,
@@ -27,7 +29,7 @@ pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
 /// Returns the wake policy of a request that sets neither batches nor latency and has several
 /// readers.
 pub(crate) fn policy_for_several_readers(shape: RingsLayout) -> WakePolicy {
-    WakePolicy { wakes: WakeupTarget::Everyone, ..default_policy(shape) }
+    WakePolicy { target: WakeupTarget::Everyone, ..default_policy(shape) }
 }
 
 /// A tap, attached until it is dropped: its program, and the ring and the doorbell that the program
@@ -61,7 +63,7 @@ impl Tap {
     pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
         let program = &self.program;
         let link = space.run_in_network_namespace(|| {
-            Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None)
+            Link::tcx(program, device, TrafficDirection::Ingress, ChainPosition::Head, None)
         });
         self.link = Some(link.map_err(|why| why.to_string())?);
         Ok(())
@@ -88,7 +90,7 @@ impl Tap {
     }
 
     fn sum_over_processors(&self, one: impl Fn(u32) -> u64) -> u64 {
-        (0..self.rings.shape().cpus).map(one).sum()
+        (0..self.rings.layout().cpus).map(one).sum()
     }
 
     /// Returns the descriptors that a reader needs: the rings, and the doorbell opened read-only.

@@ -11,7 +11,7 @@ use sys::bpf::{Program, ProgramKind, ProgramRings, RingBuffer};
 /// Delivery parameters for a tap with a single reader. Frames that cannot be copied are not
 /// counted.
 const ONE_READER_DELIVERY: Delivery =
-    Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
+    Delivery { number: 0, reader: 0, exit: 0, shared: false, failed_tally: None };
 
 /// Loads the program that writes the tap's ring.
 pub(super) fn load_program(
@@ -19,7 +19,7 @@ pub(super) fn load_program(
     ring: &RingBuffer,
     wake: WakePolicy,
 ) -> Result<Program, String> {
-    let shape = rings.shape();
+    let shape = rings.layout();
     let layout = Tap {
         cpus: shape.cpus,
         stride: shape.stride(),
@@ -29,7 +29,7 @@ pub(super) fn load_program(
         bytes: shape.bytes,
         record_max: shape.record_max,
         wake,
-        sent: false,
+        observes_sent: false,
     };
     let made = tap(
         Hook::Tc,

@@ -46,7 +46,7 @@ impl TapReader {
             .spawn()
             .map_err(|why| why.to_string())?;
         let reader = Self { child, socket };
-        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = tap.rings.shape();
+        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = tap.rings.layout();
         let message = encode_numbers(&[cpus, sinks, pointers, bytes, record_max].map(u64::from));
         let (rings, doorbell) = tap.descriptors()?;
         let sent = descriptor::send(&reader.socket, &message, &[rings, doorbell.as_fd()]);
@@ -92,7 +92,7 @@ impl Drop for TapReader {
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
     // On a machine with one processor, the reader shares it with the sender.
-    let _ = sys::process::pin_to(processor);
+    let _ = sys::process::pin_to_processor(processor);
     let socket = std::io::stdin();
     let mut message = [0; START_MESSAGE_WORDS * 8];
     let received = descriptor::receive(&socket, &mut message);
@@ -138,7 +138,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
 }
 
 fn has_request(socket: impl std::os::fd::AsFd, limit: Duration) -> bool {
-    sys::poll::readable(&[socket.as_fd()], Some(limit)) == [true]
+    sys::poll::wait_until_readable(&[socket.as_fd()], Some(limit)) == [true]
 }
 
 /// The state of a process that reads a tap's ring: its positions in the ring, and its counters.

@@ -7,7 +7,7 @@
 //! the rest of its group. Sockets have no delay, so the socket's curve over the delays is constant
 //! and serves only for comparison.
 
-use super::fed::{Answers, RequestLoad, SOCKET, UdpSetup, measure};
+use super::ring_feed::{AnswerDestination, RequestLoad, SOCKET_SETUP, UdpSetup, measure};
 use super::servers::{UdpLaunch, installed_servers};
 use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
@@ -16,7 +16,7 @@ use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use testkit::net::{DevicePairSettings, NamespacePair};
 
-/// Requests per second, as in figure 13 of [SL].
+/// Requests per second, as in figure 13 of SL.
 const RATE: f64 = 10_000.0;
 /// Number of requests that the client sends in one sample.
 const REQUESTS: usize = 10_000;
@@ -34,8 +34,8 @@ const DELAYS_US: [(f64, &str); 7] = [
     (5000.0, "report,always,delay=5000"),
 ];
 
-const fn ring(name: &'static str, words: &'static str, is_fed: bool) -> UdpSetup {
-    UdpSetup { name, launch: UdpLaunch::Exec(words), is_fed, answers: Answers::Sent }
+const fn ring_setup(name: &'static str, words: &'static str, is_fed: bool) -> UdpSetup {
+    UdpSetup { name, launch: UdpLaunch::Exec(words), is_fed, answers: AnswerDestination::Sent }
 }
 
 /// Runs `bench batching`: measures all servers that are installed, in each group size and delay.
@@ -55,8 +55,11 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
                 continue;
             }
             for (x, load, words) in points {
-                let setups =
-                    [SOCKET, ring("ring", words, false), ring("ring from memory", words, true)];
+                let setups = [
+                    SOCKET_SETUP,
+                    ring_setup("ring", words, false),
+                    ring_setup("ring from memory", words, true),
+                ];
                 let mut samples = setups.map(|_| Vec::new());
                 let mut sentinels = Vec::new();
                 for _ in 0..options.rounds {

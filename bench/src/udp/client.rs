@@ -37,7 +37,7 @@ pub(super) fn exchange(
 ) -> Result<UdpExchangeResult, String> {
     pair.client.run_in_network_namespace(|| {
         // On a machine with one processor, the client shares it with the server.
-        let _ = sys::process::pin_to(0);
+        let _ = sys::process::pin_to_processor(0);
         let socket = UdpSocket::bind("0.0.0.0:0").map_err(|why| why.to_string())?;
         let host = SERVER.parse().map_err(|why| format!("{why}"))?;
         socket.connect(SocketAddr::new(host, PORT)).map_err(|why| why.to_string())?;
@@ -66,9 +66,9 @@ fn exchange_requests(
         let is_due = (sent as f64 * interval_ns) as u64 <= now - begin;
         if sent < count && sent - answered - lost < OUTSTANDING_MAX && is_due {
             let request = requests.get(sent % requests.len()).map_or(&[][..], Vec::as_slice);
-            let before = clock::thread();
+            let before = clock::thread_cpu_ns();
             socket.send(request).map_err(|why| format!("sending: {why}"))?;
-            sending_ns += clock::thread() - before;
+            sending_ns += clock::thread_cpu_ns() - before;
             sent_at.push_back(now);
             sent += 1;
         }

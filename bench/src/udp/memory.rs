@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{Map, MapKind, ObjectKind, Program, Side, object_ids, tcx_chain};
+use sys::bpf::{Map, MapKind, ObjectKind, Program, TrafficDirection, object_ids, tcx_chain};
 use sys::memory::{Mapping, Memfd, ReadMapping};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE};
@@ -53,7 +53,7 @@ impl MemorySocket {
     }
 
     /// Returns the number of answers that the server has stored so far.
-    pub(super) fn answered(&self) -> u64 {
+    pub(super) fn answer_count(&self) -> u64 {
         self.memory.word(0).unwrap_or(0)
     }
 
@@ -97,7 +97,7 @@ impl RingFeeder {
         let chain = space.run_in_network_namespace(|| {
             let device =
                 RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
-            device.and_then(|device| tcx_chain(device.index, Side::Ingress))
+            device.and_then(|device| tcx_chain(device.index, TrafficDirection::Ingress))
         });
         let chain = chain.map_err(|why| why.to_string())?;
         let Some(member) = chain.members.last() else { return Ok(None) };
@@ -131,11 +131,13 @@ impl RingFeeder {
                 self.candidates.clear();
                 Ok(all.get(at).copied().unwrap_or(0))
             }
-            None if run.value == TAKEN => Err("the ring of the server was not found".to_owned()),
+            None if run.return_value == TC_ACT_SHOT => {
+                Err("the ring of the server was not found".to_owned())
+            }
             None => Ok(0),
         }
     }
 }
 
 /// Return value of a program that takes a frame from the host (`TC_ACT_SHOT`).
-const TAKEN: u32 = 2;
+const TC_ACT_SHOT: u32 = 2;

@@ -16,12 +16,12 @@
 //!
 //! The bench fails if more than 1 % of the requests had no answer.
 //!
-//! The rows `from memory` have no interface: see [`fed`].
+//! The rows `from memory` have no interface: see [`ring_feed`].
 
 pub(crate) mod batching;
 mod client;
-mod fed;
 mod memory;
+mod ring_feed;
 mod servers;
 mod video;
 
@@ -90,7 +90,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             let sentinel_ns = crate::harness::median(&sentinels);
             all.extend(result_rows(&row, rate.is_none(), &samples, sentinel_ns));
         }
-        all.extend(fed::measure_rows(options, &pair, &folder, &server)?);
+        all.extend(ring_feed::measure_rows(options, &pair, &folder, &server)?);
     }
     all.extend(video::measure_rows(options, &pair, &folder)?);
     Ok(all)

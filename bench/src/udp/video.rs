@@ -4,8 +4,8 @@
 //! The stream reaches the socket over veth, or the ring from memory, where it waits for at most
 //! 1 ms. The result is the processor time of the program for each datagram.
 
-use super::fed::{Answers, SOCKET, UdpSetup};
 use super::memory::RingFeeder;
+use super::ring_feed::{AnswerDestination, SOCKET_SETUP, UdpSetup};
 use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
@@ -32,11 +32,11 @@ const SAMPLE_DURATION_S: f64 = 2.0;
 const WARM_UP_DATAGRAMS: usize = 4_000;
 const WARM_UP_RATE: f64 = 20_000.0;
 
-const RING: UdpSetup = UdpSetup {
+const RING_SETUP: UdpSetup = UdpSetup {
     name: "ring",
     launch: UdpLaunch::Exec("report,always,delay=1000"),
     is_fed: true,
-    answers: Answers::Sent,
+    answers: AnswerDestination::Sent,
 };
 
 /// Measures the rows of ffmpeg. Returns no rows if ffmpeg is not installed.
@@ -56,7 +56,7 @@ pub(super) fn measure_rows(
         }
         let rate = bits / 8.0 / DATAGRAM_SIZE as f64;
         let stream = generate_transport_stream(&folder.0)?;
-        let mut samples = [SOCKET, RING].map(|setup| (setup, Vec::new()));
+        let mut samples = [SOCKET_SETUP, RING_SETUP].map(|setup| (setup, Vec::new()));
         let mut sentinels = Vec::new();
         for round in 0..=options.rounds {
             sentinels.push(CacheRoundTrip::measure());
@@ -69,7 +69,12 @@ pub(super) fn measure_rows(
             }
         }
         let samples = samples.map(|(setup, values)| Samples { name: setup.name, values });
-        let goal = Goal { candidate: RING.name, reference: SOCKET.name, goal: "G19", target: 3.0 };
+        let goal = Goal {
+            candidate: RING_SETUP.name,
+            reference: SOCKET_SETUP.name,
+            goal: "G19",
+            target: 3.0,
+        };
         let subject = ("udp", row.as_str(), f64::NAN);
         let unit = ("ns server/datagram", BetterDirection::Less);
         all.extend(rows_of_samples(subject, unit, median(&sentinels), &samples, &[goal]));
@@ -120,7 +125,7 @@ fn measure(
     wait_until("ffmpeg has its port", || {
         read_text(table.as_ref()).contains(&format!(":{PORT:04X} "))
     });
-    let _ = sys::process::pin_to(0);
+    let _ = sys::process::pin_to_processor(0);
     let opened = pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.connect((SERVER, PORT))?;

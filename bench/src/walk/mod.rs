@@ -17,9 +17,9 @@ use crate::harness::{
     BetterDirection, Candidate, Goal, Samples, is_row_selected, measure_interleaved, median,
     rows_of_samples,
 };
-use crate::line::run_request;
 use crate::options::Options;
 use crate::replay::generate_capture;
+use crate::request_run::run_request;
 use crate::row::Row;
 use crate::temp_directory::TempDirectory;
 use std::path::Path;
@@ -73,7 +73,7 @@ const CHAINS: [(&[&str], &str, &[usize]); 3] = [
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     // Everything runs on the processor whose caches are measured.
-    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processor(0).map_err(|why| why.to_string())?;
     let folder = TempDirectory::new("walk").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for length in BLOCK_LENGTHS {
@@ -194,7 +194,7 @@ mod tests {
             .map(|(name, value)| Samples { name, values: vec![value; 3] });
         let goal = goal_within_a_tenth(&samples, DEFAULT_BATCH_NAME).unwrap();
         assert_eq!((goal.candidate, goal.reference), ("64", "8"));
-        assert_eq!(crate::line::plan_request("generate | discard").unwrap().batch.max, 64);
+        assert_eq!(crate::request_run::plan_request("generate | discard").unwrap().batch.max, 64);
         let rows = rows_of_samples(
             ("walk", "r", 0.0),
             ("x", BetterDirection::More),

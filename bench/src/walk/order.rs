@@ -4,7 +4,7 @@
 //! and their memory accesses remain.
 
 use crate::harness::Candidate;
-use crate::line::plan_request;
+use crate::request_run::plan_request;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::{
     Batch, BatchMemory, Block, ClassifyContext, Counts, FillFn, Filter, Gateway, LANES,
@@ -54,9 +54,9 @@ impl HandWrittenWalk {
     fn new(text: &str, length: u64) -> Result<Self, String> {
         let plan = plan_request(&format!("generate | {text} discard"))?;
         let mut filters = Vec::new();
-        for used in plan.graph.ids().filter_map(|(_, node)| node.filter()) {
+        for used in plan.graph.nodes_with_ids().filter_map(|(_, node)| node.filter()) {
             // Skips sources and sinks.
-            let Some(make) = used.description.user else { continue };
+            let Some(make) = used.description.constructor else { continue };
             let filter = make(&used.arguments).map_err(|mistake| mistake.to_string())?;
             let known = (used.description.reasons.len(), used.description.counters.len());
             filters.push((filter, Counts::new(known.0, known.1)));
@@ -123,7 +123,7 @@ fn call_filter<'a>(
     batch: &mut Batch<'a>,
 ) -> Result<(), String> {
     match filter {
-        Filter::Statistics(filter) => filter.record(batch.tags(), 0),
+        Filter::Statistics(filter) => filter.record(batch.metadata_view(), 0),
         Filter::Lanes(filter) => {
             filter.process(
                 batch,

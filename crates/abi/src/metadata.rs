@@ -70,7 +70,7 @@ impl BlockFlags {
 
     /// Returns true if all flags of `other` are set.
     #[must_use]
-    pub const fn has(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
@@ -89,7 +89,7 @@ impl BlockFlags {
     /// Returns the direction of the block, which [`BlockFlags::BACKWARD`] encodes.
     #[must_use]
     pub const fn direction(self) -> Direction {
-        if self.has(Self::BACKWARD) { Direction::Backward } else { Direction::Forward }
+        if self.contains(Self::BACKWARD) { Direction::Backward } else { Direction::Forward }
     }
 }
 

@@ -77,7 +77,7 @@ impl Class {
 
     /// Returns true unless the class is [`Class::NONE`].
     #[must_use]
-    pub const fn answered(self) -> bool {
+    pub const fn is_answered(self) -> bool {
         self.0 != 0
     }
 }
@@ -267,6 +267,6 @@ mod tests {
     fn class_of_zero_is_a_valid_answer() {
         assert_eq!(Class::from_natural(0), Class::ZERO);
         assert_eq!(Class::from_natural(80), Class(80));
-        assert!(Class::ZERO.answered());
+        assert!(Class::ZERO.is_answered());
     }
 }

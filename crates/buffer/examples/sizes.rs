@@ -7,7 +7,7 @@ use streamline_buffer::stream::{Config, stream};
 
 #[expect(clippy::print_stdout, reason = "prints each step")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let caches = sys::machine::Machine::detect().caches;
+    let caches = sys::machine::Machine::detect().cache_sizes;
     let config = Config::new(DbufId::new(1).ok_or("no id")?)
         .capacity(16 << 20)
         .scaling(ScalingParameters::for_reallocation(&caches));
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("block {number}: {} KB, segment {}", before >> 10, output.segment_number());
         }
     }
-    if let Some(scale) = output.scale() {
+    if let Some(scale) = output.sizing_state() {
         println!("{scale}");
     }
 

@@ -3,8 +3,7 @@
 //!
 //! A call that finds the object in use fails instead of waiting. The first thread that uses the
 //! object becomes its owner, and calls by the owner need no atomic exchange. With an exchange, a
-//! call to `streamline_splice` on two ends would spend a third of its time in locks (decision
-//! 0105).
+//! call to `streamline_splice` on two ends would spend a third of its time in locks (0105).
 //!
 //! Invariants, cited below:
 //! - B1 The owner writes the address of the lock into the record of its thread, executes a light
@@ -54,8 +53,7 @@ pub(crate) struct Record {
     taken: AtomicU32,
 }
 
-/// A lock whose calls fail while another thread, or an interrupted call of the same thread, holds
-/// it.
+/// A lock whose calls fail while another thread, or an interrupted call of this thread, holds it.
 ///
 /// If the kernel offers no membarrier(2), all locks use an atomic exchange per call from the start.
 /// If a sandbox forbids membarrier(2) after a thread has become the owner, calls by other threads
@@ -78,11 +76,9 @@ unsafe impl<T: Send> Sync for BiasedLock<T> {}
 /// Exclusive access to the value of a [`BiasedLock`] until dropped.
 pub struct BiasedGuard<'a, T> {
     lock: &'a BiasedLock<T>,
-    /// Entry in the owner's [`Record`] that holds the address of the lock; `None` if the lock is
-    /// shared.
+    /// Entry in the owner's [`Record`] with the address of the lock; `None` if the lock is shared.
     held: Option<&'a AtomicU64>,
-    /// Marker that makes the guard `!Send`, because it uses the record of the thread that took the
-    /// lock.
+    /// Marker that makes the guard `!Send`, because it uses the record of the locking thread.
     _not_send: std::marker::PhantomData<*mut T>,
 }
 
@@ -203,8 +199,7 @@ enum SlowLockResult<'a, T> {
     Again,
 }
 
-/// Returns the record of the thread with owner number `owner`, or `None` if `owner` is not an owner
-/// number.
+/// Returns the record of the thread with owner number `owner`; `None` if no thread has it.
 #[inline]
 fn record(records: &[Record], owner: u64) -> Option<&Record> {
     records.get(usize::try_from(owner.wrapping_sub(FIRST_OWNER)).ok()?)

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use sys::doorbell::{Peer, SocketDoorbell};
+use sys::doorbell::{PeerState, SocketDoorbell};
 
 /// One doorbell for each of a writer's readers.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Doorbells {
             };
             let due = !self.departed.contains(at)
                 && end.notifier.is_due(page, reader::WAIT, head, urgency);
-            if due && end.doorbell.notify() == Peer::Gone {
+            if due && end.doorbell.notify() == PeerState::Gone {
                 self.disconnect(side, at);
             }
         }
@@ -88,11 +88,11 @@ impl Doorbells {
         if doorbells.is_empty() {
             return false;
         }
-        let ready = sys::poll::readable(&doorbells, limit);
+        let ready = sys::poll::wait_until_readable(&doorbells, limit);
         for (at, _) in present.into_iter().zip(ready).filter(|(_, ready)| *ready) {
             let Some(end) = self.ends.get_mut(at) else { continue };
             end.false_alarms += 1;
-            if end.doorbell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
+            if end.doorbell.clear() == PeerState::Gone || end.false_alarms > FALSE_ALARMS_MAX {
                 self.disconnect(side, at);
             }
         }
@@ -124,7 +124,7 @@ impl Doorbells {
     pub fn mark_departed_readers(&self) {
         for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.departed.contains(*at))
         {
-            if end.doorbell.clear() == Peer::Gone {
+            if end.doorbell.clear() == PeerState::Gone {
                 self.departed.insert(at);
             }
         }

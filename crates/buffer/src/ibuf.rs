@@ -15,7 +15,7 @@ use abi::{BlockMetadata, Entry, Marks, RichPointer};
 use std::sync::Arc;
 
 #[cfg(not(loom))]
-mod bare;
+mod pointer_only;
 
 /// The columns that a ring stores for each entry. They determine the size of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,7 +23,7 @@ pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
     Pointer,
     /// The rich pointer of the block and its metadata: 32 bytes.
-    Context,
+    Metadata,
     /// The pointer, the metadata and the marks: 64 bytes, one cache line.
     #[default]
     Marks,
@@ -35,7 +35,7 @@ impl EntryColumns {
     pub const fn stride(self) -> usize {
         match self {
             Self::Pointer => 16,
-            Self::Context => 32,
+            Self::Metadata => 32,
             Self::Marks => 64,
         }
     }
@@ -47,7 +47,7 @@ pub struct RingConfig {
     /// Capacity in entries; rounded up to a power of two.
     pub entries: usize,
     /// Columns that the ring stores for each entry.
-    pub lanes: EntryColumns,
+    pub columns: EntryColumns,
     /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// Number of readers.
@@ -56,7 +56,7 @@ pub struct RingConfig {
 
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { entries: 4096, lanes: EntryColumns::Marks, policy: Policy::Block, readers: 1 }
+        Self { entries: 4096, columns: EntryColumns::Marks, policy: Policy::Block, readers: 1 }
     }
 }
 
@@ -68,11 +68,12 @@ const READ_ATTEMPTS_MAX: usize = 8;
 #[must_use]
 pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
     let entries = config.entries.max(1).next_power_of_two();
-    let words = entries * config.lanes.stride() / 8;
+    let words = entries * config.columns.stride() / 8;
     let store = RingMemory::heap(words, entries as u64, config.policy, config.readers);
-    let reader = |index| PointerReader::new(ReaderCursor::new(store.clone(), index), config.lanes);
+    let reader =
+        |index| PointerReader::new(ReaderCursor::new(store.clone(), index), config.columns);
     let readers = (0..config.readers).map(reader).collect();
-    (PointerWriter::new(store, config.lanes), readers)
+    (PointerWriter::new(store, config.columns), readers)
 }
 
 /// The result of pushing entries into a ring of rich pointers.
@@ -92,7 +93,7 @@ pub struct Columns<'e> {
     /// Rich pointer of each block.
     pub pointers: &'e [RichPointer],
     /// Metadata of each block.
-    pub context: &'e [BlockMetadata],
+    pub metadata: &'e [BlockMetadata],
     /// Marks of each block.
     pub marks: &'e [Marks],
 }
@@ -101,23 +102,23 @@ pub struct Columns<'e> {
 #[derive(Debug)]
 pub struct PointerWriter {
     /// Cursor of the writer, for streams built on this ring.
-    pub side: WriterCursor,
+    pub cursor: WriterCursor,
     pub(crate) lanes: EntryColumns,
 }
 
 impl PointerWriter {
     pub(crate) fn new(store: Arc<RingMemory>, lanes: EntryColumns) -> Self {
-        Self { side: WriterCursor::new(store), lanes }
+        Self { cursor: WriterCursor::new(store), lanes }
     }
 
     /// Puts and publishes as many entries as the policy admits. Fails with [`Fault::Abandoned`] if
     /// all readers have left, unless the policy is [`Policy::Overwrite`].
     pub fn push(&mut self, entries: &[Entry]) -> Result<PushResult, Fault> {
-        if self.side.store.policy == Policy::Overwrite {
+        if self.cursor.store.policy == Policy::Overwrite {
             for chunk in entries.chunks(self.capacity().div_ceil(2)) {
-                self.side.announce_overwrite(self.side.head + chunk.len() as u64);
+                self.cursor.announce_overwrite(self.cursor.head + chunk.len() as u64);
                 self.write(chunk.iter().copied(), |_, _| Ok(()))?;
-                self.side.publish();
+                self.cursor.publish();
             }
             return Ok(PushResult { put: entries.len(), dropped: 0 });
         }
@@ -139,24 +140,24 @@ impl PointerWriter {
     ) -> Result<PushResult, Fault> {
         let put = self.write(entries.by_ref().take(fitting), check)?;
         let mut pushed = PushResult { put, dropped: 0 };
-        if self.side.store.policy == Policy::DropNew {
+        if self.cursor.store.policy == Policy::DropNew {
             for dropped in entries {
                 pushed.dropped += 1;
-                self.side.put.dropped_bytes += u64::from(dropped.pointer.length());
+                self.cursor.counts.dropped_bytes += u64::from(dropped.pointer.length());
             }
-            self.side.put.dropped += pushed.dropped as u64;
+            self.cursor.counts.dropped += pushed.dropped as u64;
         }
-        self.side.publish();
+        self.cursor.publish();
         Ok(pushed)
     }
 
     /// Puts and publishes all entries. [`PointerWriter::count_fitting_entries`] must have found
     /// room for them. `bytes` is the sum of the entries' view lengths.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
-        let slots = EntrySlots::new(&self.side.store, self.lanes);
-        let Columns { pointers, context, marks } = entries;
+        let slots = EntrySlots::new(&self.cursor.store, self.lanes);
+        let Columns { pointers, metadata: context, marks } = entries;
         let both = pointers.iter().zip(context);
-        let head = self.side.head;
+        let head = self.cursor.head;
         match self.lanes {
             EntryColumns::Marks => slots.store_entries::<8>(
                 head,
@@ -164,7 +165,7 @@ impl PointerWriter {
                     zerocopy::transmute!(Entry::new(*pointer, *context, *marks))
                 }),
             ),
-            EntryColumns::Context => slots.store_entries::<4>(
+            EntryColumns::Metadata => slots.store_entries::<4>(
                 head,
                 both.map(|(pointer, context)| {
                     let [[p0, p1], [c0, c1]]: [[u64; 2]; 2] =
@@ -177,23 +178,23 @@ impl PointerWriter {
                 pointers.iter().map(|pointer| zerocopy::transmute!(*pointer)),
             ),
         }
-        self.side.head += pointers.len() as u64;
-        self.side.put.blocks += pointers.len() as u64;
-        self.side.put.bytes += bytes;
-        self.side.publish();
+        self.cursor.head += pointers.len() as u64;
+        self.cursor.counts.blocks += pointers.len() as u64;
+        self.cursor.counts.bytes += bytes;
+        self.cursor.publish();
     }
 
     /// Returns how many entries, up to `wanted`, fit into the ring now. Fails with
     /// [`Fault::Abandoned`] if all readers have left.
     pub(crate) fn count_fitting_entries(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
-        if self.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
+        if self.cursor.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
     /// Returns the capacity of the ring in entries.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
+        usize::try_from(self.cursor.store.capacity).unwrap_or(usize::MAX)
     }
 
     /// Continues in new memory of this process, with room for `entries` entries, rounded up to a
@@ -202,46 +203,46 @@ impl PointerWriter {
     /// followed the last change.
     pub(crate) fn resize(&mut self, entries: usize) -> bool {
         let entries = entries.max(1).next_power_of_two();
-        self.side.continue_in_new_memory(entries * self.lanes.stride() / 8, entries as u64)
+        self.cursor.continue_in_new_memory(entries * self.lanes.stride() / 8, entries as u64)
     }
 
     /// Returns the number of entries that the slowest reader has not released yet.
-    pub(crate) fn distance(&mut self) -> usize {
+    pub(crate) fn unreleased_entries(&mut self) -> usize {
         // The refresh evicts a lying reader; the next check for room reports the eviction.
-        let _ = self.side.refresh();
-        usize::try_from(self.side.head.saturating_sub(self.side.oldest_needed_position()))
+        let _ = self.cursor.refresh();
+        usize::try_from(self.cursor.head.saturating_sub(self.cursor.oldest_needed_position()))
             .unwrap_or(usize::MAX)
     }
 
     /// Returns the number of free entries in the ring. Reads the readers' cursors only if the
     /// cached cursors show fewer than `wanted` free entries.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
-        Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
+        Ok(usize::try_from(self.cursor.room(wanted as u64)?).unwrap_or(usize::MAX))
     }
 
     /// Returns true if all readers have left.
     pub fn is_abandoned(&mut self) -> bool {
         // The refresh evicts a lying reader; only the remaining readers matter here.
-        let _ = self.side.refresh();
-        self.side.is_abandoned()
+        let _ = self.cursor.refresh();
+        self.cursor.is_abandoned()
     }
 
     /// Returns the number of readers evicted for an impossible position.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
-        self.side.evicted()
+        self.cursor.evicted()
     }
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn counts(&self) -> WriterCounts {
-        self.side.put
+        self.cursor.counts
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
     pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
-        self.side.store.reader_counts(reader)
+        self.cursor.store.reader_counts(reader)
     }
 
     #[inline]
@@ -250,8 +251,8 @@ impl PointerWriter {
         entries: impl Iterator<Item = Entry>,
         mut check: impl FnMut(&Entry, u64) -> Result<(), Fault>,
     ) -> Result<usize, Fault> {
-        let slots = EntrySlots::new(&self.side.store, self.lanes);
-        let (start, mut head, mut bytes) = (self.side.head, self.side.head, 0);
+        let slots = EntrySlots::new(&self.cursor.store, self.lanes);
+        let (start, mut head, mut bytes) = (self.cursor.head, self.cursor.head, 0);
         for entry in entries {
             check(&entry, head + 1)?;
             bytes += u64::from(entry.pointer.length());
@@ -259,16 +260,16 @@ impl PointerWriter {
             head += 1;
         }
         let count = head - start;
-        self.side.head = head;
-        self.side.put.blocks += count;
-        self.side.put.bytes += bytes;
+        self.cursor.head = head;
+        self.cursor.counts.blocks += count;
+        self.cursor.counts.bytes += bytes;
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 }
 
 impl Drop for PointerWriter {
     fn drop(&mut self) {
-        self.side.close();
+        self.cursor.close();
     }
 }
 
@@ -285,35 +286,35 @@ pub struct ReadResult {
 #[derive(Debug)]
 pub struct PointerReader {
     /// Cursor of the reader, for streams built on this ring.
-    pub side: ReaderCursor,
+    pub cursor: ReaderCursor,
     lanes: EntryColumns,
 }
 
 impl PointerReader {
     pub(crate) const fn new(side: ReaderCursor, lanes: EntryColumns) -> Self {
-        Self { side, lanes }
+        Self { cursor: side, lanes }
     }
 
     /// Copies up to `out.len()` entries and releases them to the writer.
     pub fn read(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
-        let read = match self.side.store.policy {
+        let read = match self.cursor.store.policy {
             Policy::Overwrite => self.read_lossy(out)?,
             Policy::Block | Policy::DropNew => {
                 let count = self.unread_entries()?.min(out.len());
                 for (to, i) in out.iter_mut().zip(0..count as u64) {
-                    *to = self.load(self.side.next + i);
+                    *to = self.load(self.cursor.next + i);
                 }
                 self.take(out.get(..count).unwrap_or_default());
                 ReadResult { count, lost: 0 }
             }
         };
-        self.side.release();
+        self.cursor.release();
         Ok(read)
     }
 
     /// Returns the number of unread entries.
     pub fn unread_entries(&mut self) -> Result<usize, Fault> {
-        let ahead = self.side.available()?.wrapping_sub(self.side.next);
+        let ahead = self.cursor.available()?.wrapping_sub(self.cursor.next);
         Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
@@ -321,58 +322,58 @@ impl PointerReader {
     /// true.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.side.is_closed()
+        self.cursor.is_closed()
     }
 
     /// Returns true if the writer has closed the ring and all entries have been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.side.is_finished()
+        self.cursor.is_finished()
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
     pub const fn counts(&self) -> ReaderCounts {
-        self.side.taken
+        self.cursor.taken
     }
 
     /// Returns the counts that the writer has published.
     #[must_use]
     pub fn writer_counts(&self) -> WriterCounts {
-        self.side.store.writer_counts()
+        self.cursor.store.writer_counts()
     }
 
     fn read_lossy(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
-        let capacity = self.side.store.capacity;
+        let capacity = self.cursor.store.capacity;
         let mut lost = 0;
         for _ in 0..READ_ATTEMPTS_MAX {
-            let commit = self.side.refresh()?;
-            let start = self.side.next;
+            let commit = self.cursor.refresh()?;
+            let start = self.cursor.next;
             let count = commit.wrapping_sub(start).min(out.len() as u64);
             for (to, i) in out.iter_mut().zip(0..count) {
                 *to = self.load(start + i);
             }
-            if !self.side.is_overtaken(start) {
+            if !self.cursor.is_overtaken(start) {
                 let count = usize::try_from(count).unwrap_or(0);
                 self.take(out.get(..count).unwrap_or_default());
                 return Ok(ReadResult { count, lost });
             }
             // Half a lap of distance makes the next attempt likely to succeed.
-            let restart = self.side.refresh()?.saturating_sub(capacity / 2);
+            let restart = self.cursor.refresh()?.saturating_sub(capacity / 2);
             if restart <= start {
                 // The writer is overwriting all that it has published.
                 break;
             }
             lost += restart - start;
-            self.side.taken.lost += restart - start;
-            self.side.next = restart;
+            self.cursor.taken.lost += restart - start;
+            self.cursor.next = restart;
         }
         Ok(ReadResult { count: 0, lost })
     }
 
     pub(crate) fn take(&mut self, entries: &[Entry]) {
-        self.side.next += entries.len() as u64;
-        self.side.taken.blocks += entries.len() as u64;
-        self.side.taken.bytes += total_view_length(entries);
+        self.cursor.next += entries.len() as u64;
+        self.cursor.taken.blocks += entries.len() as u64;
+        self.cursor.taken.bytes += total_view_length(entries);
     }
 
     /// Returns the entry at a published position.
@@ -405,7 +406,7 @@ impl PointerReader {
                     *marks = zerocopy::transmute!(m);
                 });
             }
-            EntryColumns::Context => {
+            EntryColumns::Metadata => {
                 self.slots().load_entries(from, columns, |((pointer, context), marks), words| {
                     let [p0, p1, c0, c1]: [u64; 4] = words;
                     *pointer = add_length(RichPointer::from_words([p0, p1]));
@@ -427,7 +428,7 @@ impl PointerReader {
     /// Returns the slots of all entries, for callers that load many of them.
     #[inline]
     pub(crate) fn slots(&self) -> EntrySlots<'_> {
-        EntrySlots::new(&self.side.store, self.lanes)
+        EntrySlots::new(&self.cursor.store, self.lanes)
     }
 }
 
@@ -454,7 +455,7 @@ impl<'s> EntrySlots<'s> {
         let words: [u64; 8] = zerocopy::transmute!(entry);
         match self.lanes {
             EntryColumns::Marks => self.store_entry_words::<8>(position, words),
-            EntryColumns::Context => self.store_entry_words::<4>(position, words),
+            EntryColumns::Metadata => self.store_entry_words::<4>(position, words),
             EntryColumns::Pointer => self.store_entry_words::<2>(position, words),
         }
     }
@@ -512,7 +513,7 @@ impl<'s> EntrySlots<'s> {
     pub(crate) fn load(self, position: u64) -> Entry {
         match self.lanes {
             EntryColumns::Marks => zerocopy::transmute!(self.slot_words::<8>(position)),
-            EntryColumns::Context => {
+            EntryColumns::Metadata => {
                 let [p0, p1, c0, c1] = self.slot_words(position);
                 entry_without_marks([p0, p1], zerocopy::transmute!([c0, c1]))
             }
@@ -548,7 +549,7 @@ fn entry_without_marks(pointer: [u64; 2], context: BlockMetadata) -> Entry {
 
 impl Drop for PointerReader {
     fn drop(&mut self) {
-        self.side.leave();
+        self.cursor.leave();
     }
 }
 

@@ -21,7 +21,7 @@ use sys::memory::{Mapping, Memfd, Seals};
 pub const DAEMON_ID_MIN: u32 = 1 << 23;
 /// Name of the environment variable through which a program finds the counter of its process tree.
 /// The value is a descriptor and an inode number, separated by a colon.
-pub const VARIABLE: &str = "STREAMLINE_IDS";
+pub const COUNTER_VARIABLE: &str = "STREAMLINE_IDS";
 /// Number of ids that a process takes from the counter of its tree at a time.
 const ID_RANGE_LENGTH: u32 = 16;
 
@@ -84,8 +84,8 @@ pub fn allocate_id() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns the value of [`VARIABLE`] for a program that is about to be started, and a duplicate of
-/// the counter's descriptor, numbered `from` or higher, for that program to inherit.
+/// Returns the value of [`COUNTER_VARIABLE`] for a program that is about to be started, and a
+/// duplicate of the counter's descriptor, numbered `from` or higher, for that program to inherit.
 pub fn duplicate_id_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = PROCESS_IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;
@@ -128,19 +128,19 @@ impl TreeCounter {
         Some(Self { file: file.into(), memory })
     }
 
-    /// Opens the counter that [`VARIABLE`] names. Returns `None` if the variable is not set, or if
-    /// the descriptor in it was not inherited, in which case its number belongs to another file or
-    /// to none.
+    /// Opens the counter that [`COUNTER_VARIABLE`] names. Returns `None` if the variable is not
+    /// set, or if the descriptor in it was not inherited, in which case its number belongs to
+    /// another file or to none.
     fn open_inherited() -> Option<Self> {
-        let variable = std::env::var(VARIABLE).ok()?;
+        let variable = std::env::var(COUNTER_VARIABLE).ok()?;
         let (number, inode) = variable.split_once(':')?;
         let (number, inode) = (number.parse().ok()?, inode.parse().ok()?);
         if sys::preload::inode(number) != Some(inode) {
             return None;
         }
-        let copy = sys::preload::borrow(number)?.try_clone_to_owned().ok()?;
+        let copy = sys::preload::borrow_descriptor(number)?.try_clone_to_owned().ok()?;
         let file = Memfd::from_fd(copy).ok()?;
-        let has_size = file.seals().ok()?.has(Seals::SIZE) && file.len() == abi::ring::PAGE;
+        let has_size = file.seals().ok()?.contains(Seals::SIZE) && file.len() == abi::ring::PAGE;
         let memory = has_size.then(|| file.map())?.ok()?;
         Some(Self { file: file.into(), memory })
     }

@@ -62,7 +62,7 @@ pub(crate) struct JoiningReader {
     /// Page of the reader's control words.
     pub(crate) page: Arc<Region>,
     /// Connection to the reader. `None` in loom models, which have no processes.
-    pub(crate) contact: Option<ReaderConnection>,
+    pub(crate) connection: Option<ReaderConnection>,
     /// Position of the first block that the reader receives; `None` until it has been determined.
     /// The copy in the reader's page cannot be used, because the reader may have overwritten it.
     start: Option<u64>,
@@ -100,7 +100,7 @@ impl JoinQueue {
         }
         let ticket = ReaderTicket(state.next);
         state.next += 1;
-        state.joining.push(JoiningReader { ticket, page, contact, start: None });
+        state.joining.push(JoiningReader { ticket, page, connection: contact, start: None });
         self.pending.store(1, Ordering::Release);
         drop(state);
         // SYNC POINT: joining; pairs with the fence in `has_pending_changes`.

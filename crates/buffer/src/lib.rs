@@ -45,7 +45,7 @@ pub mod ibuf;
 pub mod ids;
 mod join;
 #[cfg(all(any(test, feature = "testing"), not(loom)))]
-pub mod late;
+pub mod late_event;
 mod ledger;
 #[cfg(not(loom))]
 pub mod name;

@@ -1,10 +1,10 @@
 //! Page size, population and NUMA node for the memory of a ring or pool. [Th §5.3.3], BASELINES,
 //! working set
 //!
-//! [`choose`] maps a memory size and the facts of the machine ([`PageFacts`]) to a [`PageChoice`].
-//! `Display` explains a choice, and [`PageChoice::memory`] applies it. The choice is a preference:
-//! if the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of
-//! huge pages.
+//! [`choose`] maps a memory size and the facts of the machine ([`PageSupport`]) to a
+//! [`PageChoice`]. `Display` explains a choice, and [`PageChoice::memory`] applies it. The choice
+//! is a preference: if the kernel refuses, the next simpler kind of page is used, so no allocation
+//! fails for lack of huge pages.
 //!
 //! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4
 //! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. Memory of at least
@@ -16,7 +16,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 use sys::memory::{Mapping, Memfd};
-pub use sys::pages::PageFacts;
+pub use sys::pages::PageSupport;
 
 /// The kind and placement of a memory range's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +51,7 @@ const POPULATED_SIZE_MAX: usize = 4 << 20;
 /// Chooses the kind and the placement of the pages for `bytes` bytes of memory, given the
 /// properties of the machine.
 #[must_use]
-pub const fn choose(facts: &PageFacts, bytes: usize) -> PageChoice {
+pub const fn choose(facts: &PageSupport, bytes: usize) -> PageChoice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
     let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_PAGES_SIZE_MIN;
     let pages = if is_whole && facts.reserved >= bytes / facts.huge {
@@ -112,7 +112,7 @@ impl PageChoice {
             let _refused = mapping.request_huge_pages();
         }
         if self.local
-            && let Ok(node) = sys::pages::node()
+            && let Ok(node) = sys::pages::current_node()
         {
             // Refused if this process may not use the node: pages are then placed on first touch.
             let _refused = sys::pages::prefer_numa_node(mapping, node);
@@ -122,9 +122,9 @@ impl PageChoice {
 
 /// Returns the properties of this machine on which the choice of pages depends, detected once per
 /// process.
-pub fn facts() -> &'static PageFacts {
-    static PAGE_FACTS: OnceLock<PageFacts> = OnceLock::new();
-    PAGE_FACTS.get_or_init(PageFacts::detect)
+pub fn facts() -> &'static PageSupport {
+    static PAGE_FACTS: OnceLock<PageSupport> = OnceLock::new();
+    PAGE_FACTS.get_or_init(PageSupport::detect)
 }
 
 impl fmt::Display for PageChoice {
@@ -146,49 +146,49 @@ mod tests {
     use super::*;
 
     const MB: usize = 1 << 20;
-    const SMALL_PAGES_ONLY: PageFacts =
-        PageFacts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
+    const SMALL_PAGES_ONLY: PageSupport =
+        PageSupport { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
 
     #[test]
     fn page_choice_depends_on_size_and_machine() {
-        let text = |facts: PageFacts, bytes| choose(&facts, bytes).to_string();
+        let text = |facts: PageSupport, bytes| choose(&facts, bytes).to_string();
         let cases = [
             (SMALL_PAGES_ONLY, MB, "small pages, mapped at once"),
             (SMALL_PAGES_ONLY, 64 * MB, "small pages, mapped as they are used"),
-            (PageFacts::default(), 64 * MB, "small pages, mapped as they are used"),
+            (PageSupport::default(), 64 * MB, "small pages, mapped as they are used"),
             (
-                PageFacts { transparent: true, ..SMALL_PAGES_ONLY },
+                PageSupport { transparent: true, ..SMALL_PAGES_ONLY },
                 MB,
                 "small pages, mapped at once",
             ),
             (
-                PageFacts { transparent: true, ..SMALL_PAGES_ONLY },
+                PageSupport { transparent: true, ..SMALL_PAGES_ONLY },
                 2 * MB,
                 "huge pages where the kernel finds some, mapped at once",
             ),
             (
-                PageFacts { reserved: 1000, transparent: true, ..SMALL_PAGES_ONLY },
+                PageSupport { reserved: 1000, transparent: true, ..SMALL_PAGES_ONLY },
                 8 * MB,
                 "huge pages where the kernel finds some, mapped at once",
             ),
             (
-                PageFacts { reserved: 1000, ..SMALL_PAGES_ONLY },
+                PageSupport { reserved: 1000, ..SMALL_PAGES_ONLY },
                 16 * MB,
                 "reserved huge pages, mapped at once",
             ),
             (
-                PageFacts { reserved: 7, ..SMALL_PAGES_ONLY },
+                PageSupport { reserved: 7, ..SMALL_PAGES_ONLY },
                 16 * MB,
                 "small pages, mapped as they are used",
             ),
             (
-                PageFacts { reserved: 1000, ..SMALL_PAGES_ONLY },
+                PageSupport { reserved: 1000, ..SMALL_PAGES_ONLY },
                 16 * MB + 4096,
                 "small pages, mapped as they are \
                  used",
             ),
             (
-                PageFacts { nodes: 2, ..SMALL_PAGES_ONLY },
+                PageSupport { nodes: 2, ..SMALL_PAGES_ONLY },
                 MB,
                 "small pages, mapped at once, on the writer's node",
             ),
@@ -206,7 +206,7 @@ mod tests {
                 let choice = PageChoice { pages, populate, local };
                 let (file, mapping) = choice.memory("streamline-test", 2 * MB).unwrap();
                 assert_eq!((file.len(), mapping.len()), (2 * MB, 2 * MB));
-                let resident = file.resident().unwrap();
+                let resident = file.allocated_bytes().unwrap();
                 assert_eq!(
                     resident >= 2 * MB as u64,
                     populate || has_reserved_pages(&file),
@@ -214,7 +214,7 @@ mod tests {
                 );
                 if local {
                     let node = sys::pages::preferred_numa_node(&mapping).unwrap();
-                    assert!(node.is_none() || node == sys::pages::node().ok());
+                    assert!(node.is_none() || node == sys::pages::current_node().ok());
                 }
                 file.seal(sys::memory::Seals::READER).unwrap();
             }
@@ -225,7 +225,7 @@ mod tests {
     /// Returns true if the pages of a file are reserved huge pages, which the kernel allocates
     /// before the first write.
     fn has_reserved_pages(file: &Memfd) -> bool {
-        file.resident().unwrap() > 0
+        file.allocated_bytes().unwrap() > 0
     }
 
     /// A choice of reserved huge pages that the kernel refuses falls back to transparent huge
@@ -263,7 +263,7 @@ mod tests {
             policy: crate::Policy::Overwrite,
             ..crate::dbuf::BlockConfig::new(id)
         };
-        let (mut writer, _offers) = crate::share::blocks(&config).unwrap();
+        let (mut writer, _offers) = crate::share::block_ring(&config).unwrap();
         let block = [1; 4096 - 16];
         writer.write(&block).unwrap();
         let before = minor_faults();

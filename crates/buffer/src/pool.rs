@@ -48,17 +48,17 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 pub mod address;
-mod cold;
 mod edit;
 mod edit_flag;
 mod lease;
 mod lent;
+mod packing;
 
-use cold::PackedSegments;
-pub use cold::PackedSize;
 pub use edit::EditedBlock;
 pub use lease::Lease;
 pub use lease::Memory;
+use packing::PackedSegments;
+pub use packing::PackedSize;
 
 /// The dimensions of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +110,7 @@ pub struct Pool {
     /// edited in place.
     is_exposed: Cell<bool>,
     /// Number of unpin calls without a matching pin.
-    mistakes: Cell<u64>,
+    invalid_unpins: Cell<u64>,
 }
 
 /// A pin, which keeps a segment in its pool. A plain number, which callers can store in any table.
@@ -182,7 +182,7 @@ impl Pool {
             needed,
             cold: RefCell::default(),
             is_exposed: Cell::new(false),
-            mistakes: Cell::new(0),
+            invalid_unpins: Cell::new(0),
         }
     }
 
@@ -323,7 +323,7 @@ impl Pool {
         let count = self.pins.get(slot).filter(|count| resident && count.get() > 0);
         match count {
             Some(count) => count.set(count.get() - 1),
-            None => self.mistakes.set(self.mistakes.get() + 1),
+            None => self.invalid_unpins.set(self.invalid_unpins.get() + 1),
         }
         count.is_some()
     }
@@ -332,7 +332,7 @@ impl Pool {
     /// caller.
     #[must_use]
     pub const fn invalid_unpin_count(&self) -> u64 {
-        self.mistakes.get()
+        self.invalid_unpins.get()
     }
 
     /// Leases the segment of a block: keeps its bytes unchanged until the lease is dropped, even

@@ -72,7 +72,7 @@ impl Region {
 
     /// Creates a region over a read-only mapping, whose words must only be loaded (R3).
     #[cfg(not(loom))]
-    pub fn reading(mapping: ReadMapping) -> Self {
+    pub fn read_only(mapping: ReadMapping) -> Self {
         let (base, words) = (mapping.base().cast::<AtomicU64>(), mapping.len() / 8);
         Self { base, words, owner: Owner::ReadOnlyMapping(mapping) }
     }

@@ -90,7 +90,7 @@ impl ScalingParameters {
     /// and the reader: the caches matter little, because only the entries, not the blocks, pass
     /// through the ring (decision 0093).
     #[must_use]
-    pub const fn pointers(least: usize, most: usize) -> Self {
+    pub const fn for_pointers(least: usize, most: usize) -> Self {
         let range = (least, most);
         Self { same_processor: range, shared_cache: range, remote: 0, low: 25, high: 75 }
     }
@@ -165,7 +165,7 @@ pub struct RoundMeasurements {
     pub timing: Option<LapTiming>,
 }
 
-/// The reason why a ring gets or keeps its size. The pressure is the unread part of the ring in
+/// A reason for the size of a ring. The pressure is the unread part of the ring in
 /// percent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SizeReason {
@@ -178,10 +178,10 @@ pub enum SizeReason {
     Slack,
     /// The ring shrinks, because it is larger than the parameters allow for the caches of the
     /// writer's and reader's processors.
-    Cache,
+    AboveMaximum,
     /// The ring grows, because it is smaller than the minimum that the parameters set for the
     /// writer's and reader's processors.
-    Small,
+    BelowMinimum,
     /// The ring is larger than all caches, because its processors share no cache and the larger
     /// ring is faster or on trial.
     Remote,
@@ -222,7 +222,7 @@ pub struct SizingState {
     shrinkable_from_round: u64,
     /// Number of rounds for which the ring may not shrink after it was full. Doubles if the ring is
     /// full again after it has shrunk.
-    patience: u64,
+    shrink_pause_rounds: u64,
     /// True if the ring has shrunk since it was last full.
     has_shrunk: bool,
     remote: RemoteTrial,
@@ -240,7 +240,7 @@ impl SizingState {
             last: None,
             last_change: None,
             shrinkable_from_round: 0,
-            patience: INITIAL_PATIENCE_ROUNDS,
+            shrink_pause_rounds: INITIAL_PATIENCE_ROUNDS,
             has_shrunk: false,
             remote: RemoteTrial::new(),
         }
@@ -263,9 +263,9 @@ impl SizingState {
         };
         if round.was_full {
             if std::mem::take(&mut self.has_shrunk) {
-                self.patience = (self.patience * 2).min(PATIENCE_ROUNDS_MAX);
+                self.shrink_pause_rounds = (self.shrink_pause_rounds * 2).min(PATIENCE_ROUNDS_MAX);
             }
-            self.shrinkable_from_round = self.rounds + self.patience;
+            self.shrinkable_from_round = self.rounds + self.shrink_pause_rounds;
         }
         self.has_shrunk |= step.why == SizeReason::Slack;
         self.last = Some((round, step));
@@ -274,7 +274,7 @@ impl SizingState {
 
     /// Counts the last decision as a growth or a shrinkage of the ring. Call this after the ring
     /// was resized as decided, and not if the resize failed.
-    pub fn count_step(&mut self) {
+    pub fn count_applied_change(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
             self.shrunk += u64::from(step.capacity < round.capacity);
@@ -297,8 +297,8 @@ impl SizingState {
             SizeReason::Pressure if round.was_full => "the ring was full".to_owned(),
             SizeReason::Pressure => format!("pressure {pressure} % is above {high} %"),
             SizeReason::Slack => format!("pressure {pressure} % is below {low} %"),
-            SizeReason::Cache => "the ring was larger than the cache".to_owned(),
-            SizeReason::Small => "two processors share a larger cache".to_owned(),
+            SizeReason::AboveMaximum => "the ring was larger than the cache".to_owned(),
+            SizeReason::BelowMinimum => "two processors share a larger cache".to_owned(),
             SizeReason::Remote => "two processors share no cache, and memory is faster".to_owned(),
             SizeReason::Bound => format!("pressure {pressure} %, but the size is at its limit"),
             SizeReason::WasFull => format!("pressure {pressure} %, but it was full not long ago"),
@@ -328,10 +328,10 @@ impl SizingState {
         let range = self.scaling.size_range(sides);
         let to = |capacity, why| SizeDecision { capacity, why };
         if capacity > *range.end() {
-            return to(capacity / 2, SizeReason::Cache);
+            return to(capacity / 2, SizeReason::AboveMaximum);
         }
         if capacity < *range.start() {
-            return to(capacity * 2, SizeReason::Small);
+            return to(capacity * 2, SizeReason::BelowMinimum);
         }
         let pressure = pressure_percent(&round);
         if pressure > self.scaling.high {
@@ -391,7 +391,7 @@ mod tests {
         let mut capacity = from;
         let next = |_| {
             capacity = scale.decide(round(capacity)).capacity;
-            scale.count_step();
+            scale.count_applied_change();
             capacity
         };
         (0..rounds).map(next).collect()
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn size_that_was_full_is_retried_less_and_less_often() {
+    fn ring_that_was_full_shrinks_less_and_less_often() {
         let mut scale = SizingState::new(ScalingParameters {
             same_processor: (SIZE_MIN, 1 << 20),
             ..ScalingParameters::for_reallocation(&CACHES)

@@ -40,15 +40,15 @@ mod doorbell_offer;
 mod slots;
 
 pub use doorbell_offer::DoorbellOffer;
-pub use slots::slots;
+pub use slots::slot_ring;
 
 /// Creates a ring of blocks for readers in other processes. Returns the writer and an offer per
 /// reader.
-pub fn blocks(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
+pub fn block_ring(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
     resizable_block_ring(config, 0)
 }
 
-/// Creates a ring like [`blocks`] whose capacity can change in place up to `extent` bytes. If
+/// Creates a ring like [`block_ring`] whose capacity can change in place up to `extent` bytes. If
 /// `extent` is 0, the capacity is fixed. Readers of a resizable ring must trust the writer, which
 /// can punch holes into the memory.
 pub(crate) fn resizable_block_ring(
@@ -65,15 +65,15 @@ pub(crate) fn resizable_block_ring(
 
 /// Creates a ring of rich pointers for readers in other processes. The dbufs to which the pointers
 /// refer must be shared separately. Each entry is an allegation, which readers check before use.
-pub fn pointers(
+pub fn pointer_ring(
     config: &ibuf::RingConfig,
     id: DbufId,
 ) -> sys::Result<(ibuf::PointerWriter, Vec<RingOffer>)> {
-    let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.lanes.stride());
+    let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.columns.stride());
     let bytes = (entries * stride).max(PAGE);
     let geometry = ring_geometry(id, bytes, stride, config.policy, config.readers);
     let (store, offers) = create_ring(geometry, (bytes / stride) as u64, config.policy)?;
-    Ok((ibuf::PointerWriter::new(store, config.lanes), offers))
+    Ok((ibuf::PointerWriter::new(store, config.columns), offers))
 }
 
 /// The three descriptors that a reader needs to open a ring.
@@ -96,7 +96,7 @@ pub(crate) fn joinable_block_ring(
     let current = OfferedSegment { files, geometry, store: store.clone() };
     let mut writer = dbuf::BlockWriter::new(store, config.id);
     let queue = Arc::new(JoinQueue::default());
-    writer.side().accept_joins_from(queue.clone());
+    writer.cursor_mut().accept_joins_from(queue.clone());
     Ok((writer, JoinState { current: Mutex::new(current), queue }))
 }
 
@@ -176,7 +176,7 @@ impl RingOffer {
         let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::MAGIC)?;
         let lanes = match geometry.stride {
             16 => ibuf::EntryColumns::Pointer,
-            32 => ibuf::EntryColumns::Context,
+            32 => ibuf::EntryColumns::Metadata,
             64 => ibuf::EntryColumns::Marks,
             _ => return Err(Refusal::Geometry(geometry)),
         };
@@ -221,22 +221,22 @@ pub enum Refusal {
     #[error("malformed message for a ring, with {0} descriptors")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
-    #[error("the {part} of the ring lacks required seals ({seals:?})")]
+    #[error("the {file} of the ring lacks required seals ({seals:?})")]
     Unsealed {
         /// Name of the file that the descriptor refers to: geometry, ring, or reader's page.
-        part: &'static str,
+        file: &'static str,
         /// Seals that the descriptor has.
         seals: Seals,
     },
     /// The size of a file is wrong. The file of a ring must have the size in the geometry.
-    #[error("the {part} of the ring has {is} bytes instead of {should}")]
+    #[error("the {file} of the ring has {is} bytes instead of {expected}")]
     Size {
         /// Name of the file: geometry, ring, reader's page, shared region, or table of a state.
-        part: &'static str,
+        file: &'static str,
         /// Actual size of the file in bytes.
         is: usize,
         /// Size that the file should have, in bytes.
-        should: usize,
+        expected: usize,
     },
     /// The geometry in the offer is invalid, or belongs to another kind of ring. Contains the
     /// geometry.
@@ -377,7 +377,7 @@ fn duplicate(file: &impl AsFd) -> sys::Result<OwnedFd> {
 /// magic number and valid dimensions.
 fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(RingGeometry, Policy), Refusal> {
     let file = check_file(geometry, "geometry", Seals::FROZEN, PAGE)?;
-    let mapping = Region::reading(file.map_read()?);
+    let mapping = Region::read_only(file.map_read()?);
     let mut bytes = [0; size_of::<RingGeometry>()];
     crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
     let geometry = RingGeometry::read_from_bytes(&bytes).unwrap_or_default();
@@ -401,7 +401,7 @@ fn map_ring(file: &OwnedFd, geometry: &RingGeometry, seals: Seals) -> Result<Reg
     }
     let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
     let ring = check_file(file, "ring", seals, bytes.saturating_add(PAGE))?;
-    Ok(Region::reading(ring.map_read()?))
+    Ok(Region::read_only(ring.map_read()?))
 }
 
 /// Returns a received file after checking it. Fails unless the file has at least these seals and
@@ -414,13 +414,13 @@ fn check_file(
 ) -> Result<Memfd, Refusal> {
     let file = Memfd::from_fd(duplicate(fd)?)?;
     let on = file.seals()?;
-    if !on.has(seals) {
-        return Err(Refusal::Unsealed { part, seals: on });
+    if !on.contains(seals) {
+        return Err(Refusal::Unsealed { file: part, seals: on });
     }
     // The size was read before the seals; it is final only now, so it is read again.
     let file = Memfd::from_fd(file.into())?;
     if file.len() != size {
-        return Err(Refusal::Size { part, is: file.len(), should: size });
+        return Err(Refusal::Size { file: part, is: file.len(), expected: size });
     }
     Ok(file)
 }

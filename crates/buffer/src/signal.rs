@@ -139,7 +139,7 @@ impl Doorbell {
             }
             all.push(alarm.as_fd());
         }
-        sys::poll::readable(&all, limit);
+        sys::poll::wait_until_readable(&all, limit);
     }
 
     /// Wakes all sleepers. Returns true if there were any. The caller must publish its work before

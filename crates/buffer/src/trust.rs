@@ -14,8 +14,8 @@ impl TrustProof {
     /// current user nor root.
     #[must_use]
     pub fn of(user: u32) -> Option<Self> {
-        const ROOT: u32 = 0;
-        (user == ROOT || user == sys::process::identity().0).then_some(Self(()))
+        const ROOT_UID: u32 = 0;
+        (user == ROOT_UID || user == sys::process::effective_ids().0).then_some(Self(()))
     }
 
     /// Returns a proof that the process that created a file can be trusted, or `None` if it cannot.

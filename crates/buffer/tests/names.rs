@@ -17,7 +17,7 @@ use streamline_buffer::Fault;
 use streamline_buffer::name::{self, Error, Host, ReaderLimits};
 use streamline_buffer::stream::{Config, Output};
 use sys::process::OVERFLOW_ID;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// Serializes these tests, because one of them counts the descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -144,7 +144,7 @@ fn t13_owner_can_claim_a_squatted_name() {
     let mut output = create_stream(&host, &name, 0o600, ReaderLimits::default());
     let again = host.create(
         &name,
-        AccessList::private(identity()),
+        AccessList::private(effective_ids()),
         &stream_config(),
         ReaderLimits::default(),
     );
@@ -162,7 +162,7 @@ fn t13_owner_can_claim_a_squatted_name() {
     reads(&mut output);
     let again = host.create(
         &name,
-        AccessList::private(identity()),
+        AccessList::private(effective_ids()),
         &stream_config(),
         ReaderLimits::default(),
     );
@@ -171,7 +171,7 @@ fn t13_owner_can_claim_a_squatted_name() {
     wait_until("the name is free", || {
         host.create(
             &name,
-            AccessList::private(identity()),
+            AccessList::private(effective_ids()),
             &stream_config(),
             ReaderLimits::default(),
         )
@@ -241,7 +241,7 @@ fn run_other_process() {
         "region" => hold_region(name),
         "create" => {
             let host = Host::open().unwrap();
-            let access = AccessList::private(identity());
+            let access = AccessList::private(effective_ids());
             let mut output =
                 host.create(name, access, &stream_config(), ReaderLimits::default()).unwrap();
             report("created");
@@ -251,7 +251,7 @@ fn run_other_process() {
             wait_for_parent();
         }
         "squat" => {
-            let taken = sys::abstract_socket::claim(
+            let taken = sys::abstract_socket::listen(
                 format!("streamline/0/{name}").as_bytes(),
                 100,
                 sys::abstract_socket::AcceptedContent::Bytes,
@@ -259,7 +259,7 @@ fn run_other_process() {
             .unwrap();
             report("squatting");
             loop {
-                sys::poll::readable(&[taken.as_fd()], None);
+                sys::poll::wait_until_readable(&[taken.as_fd()], None);
                 // The squatter replies with garbage.
                 if let Some(client) = sys::abstract_socket::accept(&taken).unwrap() {
                     let _ = sys::descriptor::send(&client, &[1; 32], &[]);

@@ -30,7 +30,7 @@ fn start_with_offer(role: &str, policy: Policy) -> Option<(BlockWriter, OtherUse
 
 fn create_ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
     let id = DbufId::new(1).unwrap();
-    share::blocks(&BlockConfig { id, capacity: 16384, policy, readers }).unwrap()
+    share::block_ring(&BlockConfig { id, capacity: 16384, policy, readers }).unwrap()
 }
 
 /// Starts a process and sends it an offer. Returns `None`, after reporting a skip, if this machine
@@ -189,7 +189,8 @@ fn store_false_cursors(offer: &RingOffer) {
     report("lying");
     loop {
         // Word 0 is the cursor. Word 16, the state, is not changed, because leaving is legitimate.
-        let values = [random.next(), random.below(1 << 20), u64::MAX - random.below(9), 1 << 63];
+        let values =
+            [random.next_u64(), random.below(1 << 20), u64::MAX - random.below(9), 1 << 63];
         page.write_all_at(&random.pick(&values).to_le_bytes(), 0).unwrap();
     }
 }
@@ -264,7 +265,7 @@ fn reopen(file: &File) -> Option<File> {
 }
 
 fn try_all_file_changes(offer: RingOffer) {
-    report(&format!("uid {}", sys::process::identity().0));
+    report(&format!("uid {}", sys::process::effective_ids().0));
     let [geometry, ring, _] =
         offer.descriptors().map(|fd| File::from(fd.try_clone_to_owned().unwrap()));
     let mut visitor = offer.open_block_reader().unwrap();

@@ -8,7 +8,7 @@ mod common;
 
 use abi::DbufId;
 use abi::ring::{LINE_WORDS, PAGE, RecordHeader, RingGeometry, writer};
-use common::{OtherUserProcess, block, open, read, report, run, send_offer, with_watchdog};
+use common::{OtherUserProcess, fill_block, open, read, report, run, send_offer, with_watchdog};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
 use std::io::stdin;
@@ -40,7 +40,7 @@ fn write_and_resize_watched(
 fn write_and_resize(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
     let mut room = Vec::new();
     for number in numbers {
-        block(number, &mut room);
+        fill_block(number, &mut room);
         assert!(output.write(&room).unwrap(), "a stream that blocks drops nothing");
         if random.below(50) == 0 {
             match output.resize(4096 << random.below(8)) {

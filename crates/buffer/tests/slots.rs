@@ -77,7 +77,7 @@ fn drain(visitor: &mut ForeignSlotReader) -> (u64, u64) {
 fn slots_reach_another_user_and_losses_are_counted() {
     for policy in [Policy::Block, Policy::Overwrite] {
         let Some(other) = OtherUserProcess::start("drain") else { return };
-        let (mut writer, offers) = share::slots(&slot_config(policy)).unwrap();
+        let (mut writer, offers) = share::slot_ring(&slot_config(policy)).unwrap();
         send(&other, b"offer", &offers[0].descriptors());
         assert_eq!(other.receive_line().as_deref(), Some("ready"));
         (0..BLOCK_COUNT).for_each(|number| put_block(&mut writer, number));
@@ -119,7 +119,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
                 visitor = again().open_slot_reader();
                 continue;
             };
-            let place = Extent::new(random.next(), random.below(300) as u32);
+            let place = Extent::new(random.next_u64(), random.below(300) as u32);
             let _copied = reader.copy(place, &mut out[..(place.length() as usize).min(SLOT_BYTES)]);
             if random.below(16) == 0 {
                 let _skipped = reader.skip_to_latest();
@@ -198,7 +198,7 @@ fn published_slots_survive_a_killed_writer() {
 
 #[test]
 fn slot_offer_is_read_only_and_opens_only_as_slots() {
-    let (_writer, offers) = share::slots(&slot_config(Policy::Overwrite)).unwrap();
+    let (_writer, offers) = share::slot_ring(&slot_config(Policy::Overwrite)).unwrap();
     let [geometry, ring, _] = offers[0].descriptors();
     for fd in [geometry, ring] {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -214,7 +214,7 @@ fn slot_offer_is_read_only_and_opens_only_as_slots() {
     copies().open_slot_reader().unwrap();
     let id = DbufId::new(2).unwrap();
     let (_writer, mut offers) =
-        share::blocks(&streamline_buffer::dbuf::BlockConfig::new(id)).unwrap();
+        share::block_ring(&streamline_buffer::dbuf::BlockConfig::new(id)).unwrap();
     assert!(matches!(offers.remove(0).open_slot_reader(), Err(Refusal::Geometry(_))));
 }
 
@@ -247,7 +247,7 @@ fn run_other_process() {
 }
 
 fn store_arbitrary_values(policy: Policy) {
-    let (mut writer, offers) = share::slots(&slot_config(policy)).unwrap();
+    let (mut writer, offers) = share::slot_ring(&slot_config(policy)).unwrap();
     send(stdin(), b"offer", &offers[0].descriptors());
     (0..20).for_each(|number| put_block(&mut writer, number));
     writer.publish();
@@ -260,7 +260,7 @@ fn store_arbitrary_values(policy: Policy) {
             1 => random.below(6) * 128,
             _ => random.below((8192 + 64 * SLOT_BYTES as u64) / 8) * 8,
         };
-        let values = [random.next(), random.below(300), random.below(200), 20, u64::MAX];
+        let values = [random.next_u64(), random.below(300), random.below(200), 20, u64::MAX];
         ring.put(at, *random.pick(&values));
     }
 }

@@ -10,7 +10,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{OtherUserProcess, block, read, receive, run, send_offer, write};
+use common::{OtherUserProcess, fill_block, read, receive, run, send_offer, write};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
@@ -209,7 +209,7 @@ fn write_until_killed(mut output: Output, first: u64, last: usize) {
         resize_ring(&mut output, 4096 << random.below(6));
         die_before(4);
         let mut room = Vec::new();
-        block(next + 20, &mut room);
+        fill_block(next + 20, &mut room);
         output.write(&room).unwrap();
         // The block is written but not published; the change of size publishes it.
         die_before(5);

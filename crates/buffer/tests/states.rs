@@ -34,13 +34,13 @@ fn m3_other_user_reads_what_the_mode_permits() {
         let access = AccessList::new(0, 0, mode);
         let mut writer = TableWriter::create(&name, access, table_shape()).unwrap();
         writer.put(1, Some(&[3, 4]));
-        writer.end(9);
+        writer.end_changes(9);
         let Some(other) = OtherUserProcess::start(&format!("look 0/{name}")) else { return };
         let reply = other.receive_line().unwrap();
         if opens {
             assert_eq!(reply, "count [\"one\", \"two\"] [[3, 4]] read only");
             writer.put(1, Some(&[5, 6]));
-            writer.end(10);
+            writer.end_changes(10);
             other.send_text("again");
             assert_eq!(other.receive_line().unwrap(), "[[5, 6]] ended: false");
             drop(writer);
@@ -68,10 +68,10 @@ fn m3_killed_writer_leaves_no_torn_row_readable() {
         assert!(!reader.has_ended());
         other.kill();
         let ended = with_watchdog("the end of who was killed", || {
-            sys::poll::readable(&[reader.host().unwrap()], None);
+            sys::poll::wait_until_readable(&[reader.host().unwrap()], None);
             reader.snapshot()
         });
-        let Snapshot { rows, torn, ended, .. } = ended;
+        let Snapshot { rows, torn_rows: torn, ended, .. } = ended;
         assert!(ended && torn <= 1 && rows.len() + torn == 4, "{round}: {rows:?} {torn}");
         assert!(rows.iter().all(|row| row[0] == row[1]), "{round}: {rows:?}");
         assert_eq!(reader.snapshot().rows, rows, "nothing changes any more");
@@ -96,7 +96,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
         }
         for now in 0..1000 {
             writer.put(0, Some(&[now, now]));
-            writer.end(now);
+            writer.end_changes(now);
         }
         assert_eq!(TableReader::open(&name).unwrap().snapshot().rows, [[999, 999]]);
         readers.iter_mut().for_each(OtherUserProcess::kill);
@@ -129,7 +129,7 @@ fn run_other_process() {
             report("writes");
             for now in 0.. {
                 (0..4).for_each(|at| writer.put(at, Some(&[now, now])));
-                writer.end(now);
+                writer.end_changes(now);
             }
         }
         _ => panic!("no role {role}"),

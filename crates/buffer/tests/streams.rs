@@ -6,7 +6,9 @@
 mod common;
 
 use abi::DbufId;
-use common::{OtherUserProcess, block, open, read, report, run, send_offer, with_watchdog, write};
+use common::{
+    OtherUserProcess, fill_block, open, read, report, run, send_offer, with_watchdog, write,
+};
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::BorrowedFd;
@@ -93,7 +95,7 @@ fn t8_hostile_reader_harms_only_itself() {
     let reading = run(move || read(&mut honest));
     let mut room = Vec::new();
     for number in 0..30_000 {
-        block(number, &mut room);
+        fill_block(number, &mut room);
         assert_eq!(with_watchdog("the honest reader", || output.write(&room)), Ok(true));
     }
     assert!(output.evicted() <= 1, "counted once");
@@ -165,7 +167,7 @@ fn store_and_notify_endlessly() {
     loop {
         // Sleep count and wake-up threshold; sometimes the cursor.
         let word = *random.pick(&[48, 49, 48, 49, 48, 49, 0]);
-        let values = [random.next(), random.below(1 << 16), random.next() | 1];
+        let values = [random.next_u64(), random.below(1 << 16), random.next_u64() | 1];
         page.write_all_at(&random.pick(&values).to_le_bytes(), word * 8).unwrap();
         notify(doorbell);
     }

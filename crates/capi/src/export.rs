@@ -301,7 +301,7 @@ pub unsafe extern "C" fn streamline_state_number(
         if value.is_null() {
             return Err(null_pointer_error());
         }
-        let number = state::number(fd, row, column)?;
+        let number = state::value(fd, row, column)?;
         // SAFETY: X1: it points to room for one number.
         unsafe { value.write(number) };
         Ok(())
@@ -319,7 +319,7 @@ pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
 /// readers lose nothing, and calls of the writer do not fail. Fails with EBADF unless fd writes.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
-    size_result(|| stream_calls::evicted(fd))
+    size_result(|| stream_calls::evicted_reader_count(fd))
 }
 
 /// Moves up to count bytes from one end to another; waits until there are bytes to move, and for

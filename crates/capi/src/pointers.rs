@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// Maximum number of memory segments that another process may hold because it has asked the grant
 /// server for them. Readers of streams do not ask, and hold no segments in this way.
@@ -30,7 +30,7 @@ static GRANT_SERVER: Mutex<Option<(u32, Arc<GrantServer>)>> = Mutex::new(None);
 
 /// Returns the grant server of this process; creates the server on first use, and again in a forked
 /// child.
-pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
+pub(crate) fn grant_server() -> Outcome<Arc<GrantServer>> {
     let mut grants = GRANT_SERVER.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if let Some((of, server)) = grants.as_ref()
@@ -153,7 +153,8 @@ pub(crate) struct PointerWriter {
 
 impl PointerWriter {
     pub(crate) fn open(end: OwnedFd) -> Outcome<Self> {
-        let (pipe, every) = mpipe::open_pointer_write(end, new_dbuf_id()?, grants()?.as_ref())?;
+        let (pipe, every) =
+            mpipe::open_pointer_write(end, new_dbuf_id()?, grant_server()?.as_ref())?;
         Ok(Self { pipe, publishes_at_once: every == 1 })
     }
 
@@ -180,7 +181,7 @@ impl PointerWriter {
     /// Moves up to `most` bytes from another pipe, as pointers. Returns the number of bytes moved,
     /// 0 at the end of that pipe.
     pub(crate) fn splice_pipe(&mut self, from: &mut PointerReader, most: usize) -> Outcome<usize> {
-        let grants = grants()?;
+        let grants = grant_server()?;
         let space = from.space.clone();
         let moved = self.pipe.splice_from(from.stream(), Some(&space), most, &grants)?;
         self.flush_if_requested();
@@ -234,9 +235,9 @@ impl FileEnd {
         let id = new_dbuf_id()?;
         let frozen =
             FrozenData::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
-        let grants = grants()?;
-        let access = AccessList::private(identity());
-        let shared = grants.owner(|owner| owner.share_frozen(&frozen, access));
+        let grants = grant_server()?;
+        let access = AccessList::private(effective_ids());
+        let shared = grants.with_owner(|owner| owner.share_frozen(&frozen, access));
         shared.map_err(Failure::invalid)?;
         let block = if block == 0 { usize::MAX } else { block };
         let reader = FrozenReader::new(&frozen, block).map_err(Failure::invalid)?;
@@ -255,6 +256,6 @@ impl FileEnd {
 impl Drop for FileEnd {
     fn drop(&mut self) {
         // Readers already have the dbuf, and no further pointers into it can be written.
-        self.grants.owner(|owner| owner.withdraw(self.id));
+        self.grants.with_owner(|owner| owner.withdraw(self.id));
     }
 }

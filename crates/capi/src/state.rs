@@ -58,7 +58,7 @@ pub(crate) fn copy_rows(fd: i32) -> Outcome<usize> {
 
 /// Returns the value at a row and column of the last copy. Fails with `EINVAL` before the first
 /// copy and with `ENOENT` outside the table.
-pub(crate) fn number(fd: i32, row: usize, column: usize) -> Outcome<u64> {
+pub(crate) fn value(fd: i32, row: usize, column: usize) -> Outcome<u64> {
     with_object(fd, |state| {
         let Some(snapshot) = &state.last else {
             return Err(Failure::invalid("nothing was copied: call streamline_state_look() first"));

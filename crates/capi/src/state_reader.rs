@@ -15,7 +15,7 @@ impl StateReader {
     /// if the writer has ended.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self.reader.host() {
-            Some(host) => sys::poll::readable(&[host], limit).contains(&true),
+            Some(host) => sys::poll::wait_until_readable(&[host], limit).contains(&true),
             None => true,
         }
     }

@@ -15,7 +15,7 @@ use iolite::{indirect, mpipe};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use sys::process::identity;
+use sys::process::effective_ids;
 use sys::raw_fd;
 
 /// Converts a configuration from C; `None` selects the defaults. The second value is true if the
@@ -49,24 +49,23 @@ fn default_config() -> Outcome<Config> {
     Ok(Config::new(DbufId::HOLE))
 }
 
-/// Returns the configuration with an id that no other ring has had. Fails with `ENOSPC` if all ids
-/// are used.
+/// Returns the configuration with an id that no ring has had. Fails with `ENOSPC` if none is left.
 fn config_with_new_id(mut config: Config) -> Outcome<Config> {
     config.ring.id = new_dbuf_id()?;
     Ok(config)
 }
 
 fn access_list(mode: u32) -> AccessList {
-    AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
+    AccessList { mode: mode & 0o777, ..AccessList::private(effective_ids()) }
 }
 
 /// The thread that serves this process's names to other processes, with the id of its process. The
 /// first use of a name creates the thread. A forked child, which does not inherit the thread,
 /// creates it again.
-static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
+static NAME_HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
 fn call_with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
-    let mut host = HOST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut host = NAME_HOST.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if host.as_ref().is_none_or(|(of, _)| *of != process) {
         let new = Host::open()?;
@@ -163,7 +162,7 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
         Some(config) if config.pointers != 0 => {
             let ring = indirect::Config {
                 policy: shape.ring.policy,
-                every: shape.every,
+                publish_threshold: shape.every,
                 ..indirect::Config::new(new_dbuf_id()?)
             };
             // The size of a ring that drops or overwrites determines which blocks are lost.
@@ -344,7 +343,7 @@ pub(crate) fn flush(fd: i32) -> Outcome<()> {
 }
 
 /// Returns the number of readers evicted from a stream.
-pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
+pub(crate) fn evicted_reader_count(fd: i32) -> Outcome<usize> {
     let evicted = match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::Writer(writer) => writer.output.evicted(),
         EndKind::PointerWriter(writer) => writer.pipe.output().evicted(),
@@ -362,7 +361,9 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     match &mut used.require_end(fd)?.kind {
         EndKind::Reader(reader) => reader.wait(limit),
         EndKind::Writer(writer) => writer.wait(),
-        EndKind::Inbox(inbox) => Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true)),
+        EndKind::Inbox(inbox) => {
+            Ok(sys::poll::wait_until_readable(&[inbox.as_fd()], limit).contains(&true))
+        }
         EndKind::State(state) => Ok(state.wait(limit)),
         EndKind::Run(run) => Ok(run.wait(limit)),
         EndKind::PointerReader(reader) => reader.wait(limit),

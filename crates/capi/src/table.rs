@@ -63,7 +63,7 @@ pub(crate) fn lock_entry(number: i32) -> Result<LockedEntry, Failure> {
     // A panic in a call releases the lock and leaves the end consistent.
     match entry.map(BiasedLock::try_lock) {
         Some(Some(guard)) => Ok(LockedEntry(guard)),
-        Some(None) => Err(busy(number)),
+        Some(None) => Err(busy_error(number)),
         None => Err(not_an_end_error(number)),
     }
 }
@@ -106,7 +106,7 @@ fn store_end(number: i32, end: End) -> Result<(), Failure> {
 }
 
 #[cold]
-fn busy(number: i32) -> Failure {
+fn busy_error(number: i32) -> Failure {
     let text = format!(
         "another thread is in a call on descriptor {number}: use it from one \
                         thread at a time"

@@ -121,7 +121,7 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
 pub(crate) fn size(fd: i32) -> Outcome<streamline_ring_size> {
     let mut used = lock_end(fd, true)?;
     let (bytes, sizing) = match &used.require_end(fd)?.kind {
-        EndKind::Writer(writer) => (writer.output.capacity(), writer.output.scale()),
+        EndKind::Writer(writer) => (writer.output.capacity(), writer.output.sizing_state()),
         EndKind::PointerWriter(writer) => writer.pipe.memory_size(),
         _ => return Err(wrong_end_error("one to write to")),
     };

@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use sys::process::identity;
+use sys::process::effective_ids;
 use testkit::need;
 
 const C_TEST_PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
@@ -130,10 +130,11 @@ fn m3_c_program_reads_published_state() {
     let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
     let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
     let shape = TableShape { filter: "count".to_owned(), columns, rows: 4 };
-    let mut writer = TableWriter::create(&name, AccessList::private(identity()), shape).unwrap();
+    let mut writer =
+        TableWriter::create(&name, AccessList::private(effective_ids()), shape).unwrap();
     writer.put(0, Some(&[1, 2]));
     writer.put(2, Some(&[3, 4]));
-    writer.end(1);
+    writer.end_changes(1);
     let mut child = Command::new(program);
     child.args(["state", &name]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
@@ -141,7 +142,7 @@ fn m3_c_program_reads_published_state() {
     // If the program prints nothing, it has failed, and the assertion below reports the reason.
     if output.next().is_some() {
         writer.put(3, Some(&[5, 6]));
-        writer.end(2);
+        writer.end_changes(2);
         child.stdin.take().unwrap().write_all(b"5").unwrap();
         let _ = output.next();
     }

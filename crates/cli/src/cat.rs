@@ -12,7 +12,8 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Copies blocks from a named sink to standard output, or from standard input to a named source.
 pub(crate) fn cat(arguments: &CatArguments) -> Status {
-    let outcome = if arguments.write { write_name(arguments) } else { copy_named_sink(arguments) };
+    let outcome =
+        if arguments.write { write_named_source(arguments) } else { copy_named_sink(arguments) };
     outcome.unwrap_or_else(|status| status)
 }
 
@@ -46,7 +47,7 @@ fn copy_named_sink(arguments: &CatArguments) -> Result<Status, Status> {
 }
 
 /// Copies blocks from standard input to a named source.
-fn write_name(arguments: &CatArguments) -> Result<Status, Status> {
+fn write_named_source(arguments: &CatArguments) -> Result<Status, Status> {
     let mut writer =
         NamedWriter::open(&arguments.name).map_err(|error| report_open_error(&error))?;
     let mut put = |block: &[u8]| {

@@ -2,13 +2,13 @@
 
 use crate::arguments::CheckArguments;
 use crate::failure;
-use crate::line;
+use crate::request;
 use crate::status::Status;
 use crate::terminal;
 use pipeline::Diagnostic;
 use pipeline::language::Severity;
 use std::sync::{Arc, Mutex, PoisonError};
-use streamline::report::{Object, json_line, to_object};
+use streamline::report::{JsonObject, json_line, to_object};
 use streamline::{Notice, Notices, OpenError, Options};
 
 /// Version of the output format of `check --json`.
@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// Prints all mistakes in a request. The exit status is 2 if a mistake is an error. Otherwise,
 /// without mistakes or with only warnings, the exit status is 0.
 pub(crate) fn check(arguments: &CheckArguments) -> Status {
-    let text = match line::request_text(&arguments.line) {
+    let text = match request::request_text(&arguments.line) {
         Ok(text) => text,
         Err(status) => return status,
     };
@@ -27,7 +27,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Status {
     let (request, mistakes) = pipeline::parse(&text);
     let right = match arguments.syntax {
         true => {
-            line::print_mistakes(&text, &mistakes);
+            request::print_mistakes(&text, &mistakes);
             !mistakes.iter().any(Diagnostic::is_error)
         }
         false => {
@@ -65,7 +65,7 @@ fn check_as_json(text: &str, syntax: bool) -> Status {
     }
     let is_correct = !mistakes.iter().any(Diagnostic::is_error);
     let canonical = is_correct.then(|| request.to_string());
-    let mistakes: Vec<Object> = mistakes.iter().map(|one| mistake_json(text, one)).collect();
+    let mistakes: Vec<JsonObject> = mistakes.iter().map(|one| mistake_json(text, one)).collect();
     let object = to_object(&[
         ("version", &VERSION),
         ("correct", &is_correct),
@@ -81,7 +81,7 @@ fn check_as_json(text: &str, syntax: bool) -> Status {
 
 /// Returns a mistake as JSON, with its byte range in the text, and the line and column at which it
 /// starts. Lines and columns are counted from 1; columns are in characters.
-fn mistake_json(text: &str, mistake: &Diagnostic) -> Object {
+fn mistake_json(text: &str, mistake: &Diagnostic) -> JsonObject {
     let (start, end) = (mistake.span.start, mistake.span.end);
     let before = text.get(..start).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

@@ -129,7 +129,7 @@ fn class_names(before: &str, last: &str) -> Vec<String> {
     let step = from.rsplit(['|', '+', '!', '(', ')', ';']).next().unwrap_or(from);
     let entry = step.split_whitespace().find_map(|word| MachineRegistry::Local.find(word));
     let Some(entry) = entry else { return Vec::new() };
-    let groups = entry.groups.iter().map(|(name, _)| *name);
+    let groups = entry.class_groups.iter().map(|(name, _)| *name);
     let names = entry.classes.names().iter().map(|(name, _)| *name);
     groups.chain(names).map(str::to_owned).collect()
 }

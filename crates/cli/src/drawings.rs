@@ -33,7 +33,7 @@ pub(crate) fn draw(
     let svg = wanted.svg.as_ref().map(|file| (file, explain::format_svg(plan, figures)));
     let mut status = Status::Done;
     for (file, text) in dot.into_iter().chain(svg) {
-        let written = write(file, &text);
+        let written = write_drawing(file, &text);
         if status == Status::Done {
             status = written;
         }
@@ -41,14 +41,14 @@ pub(crate) fn draw(
     status
 }
 
-fn write(file: &Path, text: &str) -> Status {
+fn write_drawing(file: &Path, text: &str) -> Status {
     if file.as_os_str() == "-" {
         return terminal::print_text(text);
     }
     match std::fs::write(file, text) {
         Ok(()) => Status::Done,
         Err(error) => {
-            let (file, why) = (file.display(), terminal::reason(&error));
+            let (file, why) = (file.display(), terminal::describe_io_error(&error));
             terminal::print_error(&format!("cannot write the drawing to {file}: {why}"));
             Status::Failed
         }

@@ -82,7 +82,7 @@ fn write_examples(folder: &Path) -> Result<(), Status> {
             Ok(true) => {}
             Ok(false) => kept.push(name),
             Err(error) => {
-                let reason = terminal::reason(&error);
+                let reason = terminal::describe_io_error(&error);
                 terminal::print_error(&format!("cannot write {}: {reason}", path.display()));
                 return Err(Status::Failed);
             }

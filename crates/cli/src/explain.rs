@@ -4,7 +4,7 @@
 //! The functions in this module define the `--json` format. `version` changes when a field is
 //! removed or gets a different meaning.
 
-mod ends;
+mod endpoints;
 
 use crate::arguments::RunArguments;
 use crate::arguments::explain::ExplainArguments;
@@ -12,8 +12,8 @@ use crate::failure::report_open_error;
 use crate::run::{self, StartNotifier};
 use crate::shell::plan;
 use crate::status::Status;
-use crate::{arranged, drawings, line, sharers, terminal};
-use ends::{
+use crate::{drawings, request, request_words, shared_prefix, terminal};
+use endpoints::{
     format_retained_frames, format_ring_sizes, reader_rings_json, retaining_sinks_json,
     writer_rings_json,
 };
@@ -25,7 +25,7 @@ use pipeline::plan::{
 };
 use streamline::neighbors::NeighborFindings;
 use streamline::privilege::Denial;
-use streamline::report::{Object, json_line, refusals_json, to_object};
+use streamline::report::{JsonObject, json_line, refusals_json, to_object};
 use streamline::{Prepared, analysis};
 
 /// Version of the output format of `explain --json`.
@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 /// Explains the request in the arguments or, for `exec CMD…`, the parts that `exec` would take
 /// over.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
-    if let Some(words) = arranged::exec_command_words(&arguments.line.words) {
+    if let Some(words) = request_words::exec_command_words(&arguments.line.words) {
         if arguments.json || arguments.analyze || !arguments.drawings.is_empty() {
             terminal::print_error(
                 "a program is explained as text, without options; quote `exec` and its command to \
@@ -44,7 +44,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
         }
         return plan::describe_exec(words);
     }
-    let explained = line::request_text(&arguments.line).and_then(|text| {
+    let explained = request::request_text(&arguments.line).and_then(|text| {
         let run = RunArguments {
             time: arguments.time,
             count: arguments.count,
@@ -85,8 +85,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
         let printed = terminal::print_text(&match () {
             () if arguments.json => json_line(&to_json(&text, plan, machine)),
             () => {
-                let shared =
-                    sharers::format_prefixes(plan) + &sharers::format_similar_requests(&text);
+                let shared = shared_prefix::format_prefixes(plan)
+                    + &shared_prefix::format_similar_requests(&text);
                 explain::format_plan(plan, machine)
                     + &shared
                     + &format_ring_sizes(plan)
@@ -105,7 +105,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
 /// and `tx` in the request use. Skips `rx` with `own`, which observes sockets and not interfaces.
 fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
-    for (_, node) in plan.graph.ids() {
+    for (_, node) in plan.graph.nodes_with_ids() {
         let Some(used) = node.filter() else { continue };
         let live = ["rx", "tx"].contains(&used.description.name);
         let own = live && used.arguments.flag("own");
@@ -135,12 +135,12 @@ fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
         };
         Some((interface.to_owned(), rules.map_err(why)))
     };
-    let mut all: Vec<_> = plan.graph.ids().filter_map(|(_, node)| takes(node)).collect();
+    let mut all: Vec<_> = plan.graph.nodes_with_ids().filter_map(|(_, node)| takes(node)).collect();
     all.dedup();
     all
 }
 
-fn devices_json(plan: &Plan) -> Vec<Object> {
+fn devices_json(plan: &Plan) -> Vec<JsonObject> {
     let device = |(interface, rules): (String, Result<u32, String>)| {
         to_object(&[
             ("interface", &interface),
@@ -185,7 +185,7 @@ fn print_missing_privilege(text: &str, plan: &Plan, machine: &Machine) {
         let placed = plan.space_of(id).kind;
         is_live.then_some(placed)
     };
-    let ends: Vec<_> = plan.graph.ids().filter_map(live).collect();
+    let ends: Vec<_> = plan.graph.nodes_with_ids().filter_map(live).collect();
     let in_process = ends.iter().any(|placed| *placed != SpaceKind::Kernel);
     if in_process && let Some(denial) = Denial::for_capability(Capabilities::NET_RAW) {
         terminal::print_note(&format!("this request would not start: {}", denial.sentence()));
@@ -210,7 +210,7 @@ fn print_plan_changes(text: &str, plan: &Plan) {
 }
 
 /// Returns the explanation of a plan as the JSON object of `explain --json`.
-fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
+fn to_json(text: &str, plan: &Plan, machine: &Machine) -> JsonObject {
     let names = &explain::unique_names(&plan.graph);
     let spaces = plan.spaces.iter().map(|space| {
         let kind = match space.kind {
@@ -239,14 +239,14 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("keeps?", &retaining_sinks_json(plan)),
         // The processors on which the path's threads start, or the reason why the choice is left to
         // the scheduler.
-        ("threads", &threads(plan, machine)),
+        ("threads", &threads_json(plan, machine)),
         // The estimated cost of a block that reaches every filter.
         ("cost_ns", &plan.choice.cost_ns),
         // True if the search was exhaustive, so that no cheaper placement exists.
-        ("proved", &plan.choice.proved),
+        ("proved", &plan.choice.is_exact),
         // The number of placements that were evaluated.
         ("looked_at", &plan.choice.examined),
-        ("machine", &machine_facts(machine)),
+        ("machine", &machine_json(machine)),
         ("spaces", &spaces.collect::<Vec<_>>()),
         ("filters", &filters_json(plan, names)),
         ("edges", &edges_json(plan, names)),
@@ -261,22 +261,22 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("devices", &devices_json(plan)),
         // Programs and packet sockets of other applications at the interfaces.
         ("others", &find_neighbors(plan)),
-        ("shared", &sharers::find_prefixes(plan)),
+        ("shared", &shared_prefix::find_prefixes(plan)),
         // Running requests that begin like this one, but do not share a process with it.
-        ("alike", &sharers::find_similar_requests(text)),
+        ("alike", &shared_prefix::find_similar_requests(text)),
     ])
 }
 
-fn threads(plan: &Plan, machine: &Machine) -> Object {
+fn threads_json(plan: &Plan, machine: &Machine) -> JsonObject {
     let count = plan.thread_count();
-    let (processors, why) = match machine.near.place(count) {
+    let (processors, why) = match machine.path_processors.place(count) {
         ThreadPlacement::SharedCache(processors) => (processors, None),
-        ThreadPlacement::Anywhere(why) => (machine.near.allowed.clone(), Some(why)),
+        ThreadPlacement::Anywhere(why) => (machine.path_processors.allowed.clone(), Some(why)),
     };
     to_object(&[("count", &count), ("processors", &processors), ("anywhere", &why)])
 }
 
-fn machine_facts(machine: &Machine) -> Object {
+fn machine_json(machine: &Machine) -> JsonObject {
     let (release, why, hardened) = match &machine.kernel {
         Kernel::Open { release, hardened } => (release, None, Some(*hardened)),
         Kernel::Closed { release, why } => (release, Some(why), None),
@@ -299,7 +299,7 @@ fn machine_facts(machine: &Machine) -> Object {
     ])
 }
 
-fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
+fn filters_json(plan: &Plan, names: &[String]) -> Vec<JsonObject> {
     // A candidate space, with the cost per block in this space or the reason why the space was
     // refused.
     let candidate = |known: &Candidate| {
@@ -309,7 +309,7 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
             ("refused", &known.verdict.as_ref().err()),
         ])
     };
-    let filters = plan.graph.ids().map(|(id, node)| {
+    let filters = plan.graph.nodes_with_ids().map(|(id, node)| {
         let placed = &plan.placements[id.0];
         to_object(&[
             ("name", &names[id.0]),
@@ -330,7 +330,7 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
 
 /// Returns, as JSON, each source that could evaluate a filter in the kernel. Each entry contains
 /// the filter that the source evaluates there, or the reason why it evaluates none.
-fn pushed_filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
+fn pushed_filters_json(plan: &Plan, names: &[String]) -> Vec<JsonObject> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
         to_object(&[
             ("source", &names[pushed.source.0]),
@@ -343,7 +343,7 @@ fn pushed_filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     pushed.collect()
 }
 
-fn edges_json(plan: &Plan, names: &[String]) -> Vec<Object> {
+fn edges_json(plan: &Plan, names: &[String]) -> Vec<JsonObject> {
     let edges = plan.graph.edges.iter().zip(&plan.edges).map(|(edge, planned)| {
         let (kind, ring) = match planned {
             PlannedEdge::Call => ("call", None),

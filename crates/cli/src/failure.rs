@@ -1,7 +1,7 @@
 //! Messages for errors and notices, and the exit status of each error.
 
 use crate::status::Status;
-use crate::{line, terminal};
+use crate::{request, terminal};
 use engine::build::BuildError;
 use member::client::ClientError;
 use pipeline::plan::Plan;
@@ -17,7 +17,7 @@ pub(crate) fn notice_handler(quiet: bool) -> Notices {
         Notice::Note(_) if quiet => {}
         Notice::Note(text) => terminal::print_note(text),
         Notice::Warning(text) => terminal::print_warning(text),
-        Notice::RequestWarnings(text, list) => line::print_mistakes(text, list),
+        Notice::RequestWarnings(text, list) => request::print_mistakes(text, list),
         Notice::Crash(capture) => print_crash(capture),
     })
 }
@@ -33,12 +33,15 @@ pub(crate) fn print_crash(capture: &CrashCapture) {
 pub(crate) fn report_open_error(error: OpenError) -> Status {
     match error {
         OpenError::Mistakes { text, list } => {
-            line::print_mistakes(&text, &list);
+            request::print_mistakes(&text, &list);
             Status::Usage
         }
         OpenError::Unplaceable { text, graph, refused } => {
             let what = format!("no space can run `{}`", refused.name);
-            line::print_mistakes(&text, &[Diagnostic::error(graph.node(refused.node).span, what)]);
+            request::print_mistakes(
+                &text,
+                &[Diagnostic::error(graph.node(refused.node).span, what)],
+            );
             terminal::print_error_text(&explain::format_unplaceable(&graph, &refused));
             Status::Failed
         }
@@ -65,7 +68,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {
             let span = plan.graph.node(*node).span;
-            line::print_mistake(text, span, &mistake.message, mistake.hint.as_deref());
+            request::print_mistake(text, span, &mistake.message, mistake.hint.as_deref());
             Status::Usage
         }
         BuildError::Outside { node, failure } => {
@@ -73,11 +76,11 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
             match failure.missing_capability.and_then(Denial::for_capability) {
                 Some(denial) => {
-                    line::print_mistake(text, span, &what, None);
+                    request::print_mistake(text, span, &what, None);
                     terminal::print_note(&denial.sentence());
                     terminal::print_error_text(&denial.remedies(text));
                 }
-                None => line::print_mistake(text, span, &what, failure.hint.as_deref()),
+                None => request::print_mistake(text, span, &what, failure.hint.as_deref()),
             }
             if failure.is_missing() { Status::NotFound } else { Status::Failed }
         }

@@ -9,7 +9,7 @@ use pipeline::Registry;
 use pipeline::explain::{self, Page};
 use pipeline::language::nearest;
 use std::fmt::Write as _;
-use streamline::report::{Object, json_line, to_object};
+use streamline::report::{JsonObject, json_line, to_object};
 
 /// Version of the output format of `filters --json`.
 const VERSION: u32 = 1;
@@ -26,7 +26,7 @@ pub(crate) fn filters(arguments: &FiltersArguments) -> Status {
 /// Returns one JSON object with the entries whose names satisfy `is_wanted`.
 fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
     let fact = |(label, text): &(&str, String)| to_object(&[("name", label), ("text", text)]);
-    let facts = |page: &Page, is_wanted: &dyn Fn(&str) -> bool| -> Vec<Object> {
+    let facts = |page: &Page, is_wanted: &dyn Fn(&str) -> bool| -> Vec<JsonObject> {
         let sections = page.sections.iter().filter(|section| is_wanted(section.title));
         sections.flat_map(|section| section.facts.iter().map(fact)).collect()
     };
@@ -50,7 +50,7 @@ fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
             ("example", &page.example),
         ])
     });
-    let entries: Vec<Object> = entries.collect();
+    let entries: Vec<JsonObject> = entries.collect();
     json_line(&to_object(&[("version", &VERSION), ("filters", &entries)]))
 }
 

@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod arranged;
 mod cat;
 mod check;
 mod completion;
@@ -20,19 +19,20 @@ mod explain;
 mod failure;
 mod filters;
 mod foreign_syntax;
-mod line;
 mod man;
 mod monitor;
 mod mount;
+mod path_commands;
 mod progress;
 mod record;
 mod report_target;
+mod request;
+mod request_words;
 mod run;
 mod schema;
 mod screen;
-mod separate;
-mod shared;
-mod sharers;
+mod separate_program;
+mod shared_prefix;
 mod shell;
 mod status;
 mod terminal;
@@ -48,7 +48,7 @@ use streamline::CompletedTask;
 
 fn main() -> ExitCode {
     // A failure of this call only means that the use of a closed standard stream is not detected.
-    let _ = sys::closed_output::replace_closed_standard_streams();
+    let _ = sys::closed_streams::replace_closed_standard_streams();
     // This call cannot fail, because the signal and its action are valid.
     let _ = sys::children::keep_exited_children();
     streamline::use_daemon_ids();
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         None => {}
     }
     let arguments =
-        match Arguments::try_parse_from(arranged::rearrange_arguments(std::env::args_os())) {
+        match Arguments::try_parse_from(request_words::rearrange_arguments(std::env::args_os())) {
             Ok(arguments) => arguments,
             Err(error) => {
                 if error.use_stderr()
@@ -100,10 +100,16 @@ fn main() -> ExitCode {
         Command::Complete { line: None, words } if words == ["schema"] => {
             schema::print_schema_names()
         }
-        Command::Complete { line: None, words } => shared::next::print_candidates(&words),
-        Command::Shared(arguments) => shared::run(&arguments),
-        Command::Bench(arguments) => separate::execute(separate::BENCH, &arguments.words),
-        Command::Page(arguments) => separate::execute(separate::PAGE, &arguments.words),
+        Command::Complete { line: None, words } => {
+            path_commands::argument_completion::print_candidates(&words)
+        }
+        Command::Shared(arguments) => path_commands::run(&arguments),
+        Command::Bench(arguments) => {
+            separate_program::execute(separate_program::BENCH, &arguments.words)
+        }
+        Command::Page(arguments) => {
+            separate_program::execute(separate_program::PAGE, &arguments.words)
+        }
         Command::Mount(arguments) => return mount::mount(&arguments),
         Command::Sh(arguments) => return shell::run_shell(&arguments),
         Command::Exec(arguments) => return shell::run_preloaded(&arguments),

@@ -27,8 +27,10 @@ const SIGNAL_STATUS_BASE: i32 = 128;
 pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
     let directory = match resolve_mount_directory(&arguments.directory) {
         Ok(directory) if directory.is_dir() => directory,
-        Ok(_) => return refuse(&arguments.directory, "it is not a directory"),
-        Err(error) => return refuse(&arguments.directory, &terminal::reason(&error)),
+        Ok(_) => return report_refusal(&arguments.directory, "it is not a directory"),
+        Err(error) => {
+            return report_refusal(&arguments.directory, &terminal::describe_io_error(&error));
+        }
     };
     let others = match arguments.others.as_str() {
         "nothing" => OtherUsersPaths::Nothing,
@@ -83,7 +85,7 @@ pub(crate) fn daemon_mount_command(
     Ok(command)
 }
 
-fn refuse(directory: &Path, why: &str) -> ExitCode {
+fn report_refusal(directory: &Path, why: &str) -> ExitCode {
     terminal::print_error(&format!("cannot mount at {}: {why}", directory.display()));
     Status::NotFound.into()
 }
@@ -108,10 +110,10 @@ fn serve(
     match starter {
         // If the starting process no longer waits, it was interrupted; the mount remains.
         Some(starter) => drop(sys::descriptor::send(&starter, b"mounted", &[])),
-        None => terminal::print_note(&describe(directory)),
+        None => terminal::print_note(&mount_message(directory)),
     }
     let stdin = std::io::stdin();
-    let mut ends = vec![mount.ended(), signals];
+    let mut ends = vec![mount.end_descriptor(), signals];
     ends.extend(arguments.of_daemon.then(|| stdin.as_fd()));
     while !sys::poll::wait_until_readable_despite_signals(&ends, None).contains(&true) {}
     Ok(Status::Done)
@@ -121,14 +123,18 @@ fn serve(
 fn start(arguments: &MountArguments, directory: &Path) -> Result<Status, Status> {
     let (parent_end, child_end) =
         sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
-    let mut child = spawn(arguments, directory, Stdio::from(child_end)).map_err(|error| {
-        terminal::print_error(&format!("cannot start the server: {}", terminal::reason(&error)));
-        Status::Failed
-    })?;
+    let mut child =
+        spawn_server(arguments, directory, Stdio::from(child_end)).map_err(|error| {
+            terminal::print_error(&format!(
+                "cannot start the server: {}",
+                terminal::describe_io_error(&error)
+            ));
+            Status::Failed
+        })?;
     let mounted =
         sys::descriptor::receive(&parent_end, &mut [0; 16]).is_ok_and(|(length, _)| length > 0);
     if mounted {
-        terminal::print_note(&describe(directory));
+        terminal::print_note(&mount_message(directory));
         return Ok(Status::Done);
     }
     let mut words = String::new();
@@ -142,7 +148,11 @@ fn start(arguments: &MountArguments, directory: &Path) -> Result<Status, Status>
         .map_or(Status::Failed, |code| Status::from_exit_code(u8::try_from(code).unwrap_or(1))))
 }
 
-fn spawn(arguments: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Result<Child> {
+fn spawn_server(
+    arguments: &MountArguments,
+    directory: &Path,
+    socket: Stdio,
+) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--background", "--others", &arguments.others]);
     if arguments.all_users {
@@ -159,9 +169,9 @@ fn spawn(arguments: &MountArguments, directory: &Path, socket: Stdio) -> std::io
     command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
 
-fn describe(directory: &Path) -> String {
+fn mount_message(directory: &Path) -> String {
     let directory = directory.display();
-    let unmount = match sys::process::identity().0 {
+    let unmount = match sys::process::effective_ids().0 {
         0 => "umount",
         _ => "fusermount3 -u",
     };
@@ -194,7 +204,11 @@ fn run_command(
         }
         Err(error) => {
             let program = PathBuf::from(program);
-            terminal::print_error(&format!("{}: {}", program.display(), terminal::reason(&error)));
+            terminal::print_error(&format!(
+                "{}: {}",
+                program.display(),
+                terminal::describe_io_error(&error)
+            ));
             ExitCode::from(NOT_EXECUTABLE)
         }
     }

@@ -76,7 +76,7 @@ impl ProgressPrinter {
 /// Returns true if a sink, or a program at the end of the request, writes to standard output.
 pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
     let graph = &plan.graph;
-    graph.ids().any(|(id, node)| {
+    graph.nodes_with_ids().any(|(id, node)| {
         let Some(used) = node.filter() else { return false };
         let known = used.description;
         let is_end = !graph.edges.iter().any(|edge| edge.from == id);
@@ -136,8 +136,8 @@ fn format_progress_line(
     if now.lost > 0 {
         let _ = write!(line, "  lost: {}", format_losses(progress));
     }
-    if !progress.held_up.is_empty() {
-        let _ = write!(line, "  held up: {}", progress.held_up.join(", "));
+    if !progress.unresponsive.is_empty() {
+        let _ = write!(line, "  held up: {}", progress.unresponsive.join(", "));
     }
     if progress.stopped {
         line.push_str("  draining");
@@ -282,7 +282,7 @@ mod tests {
         progress.sources.push(("rx".to_owned(), Default::default()));
         progress.sources[0].1.dropped =
             vec![("nic".into(), Some(3)), ("backlog".into(), None), ("ring".into(), Some(4009))];
-        progress.held_up = vec!["rx".to_owned()];
+        progress.unresponsive = vec!["rx".to_owned()];
         progress.stopped = true;
         let lossy = SourceTotals { lost: 4012, ..now };
         let line =

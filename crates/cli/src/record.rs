@@ -21,7 +21,7 @@ pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments
         terminal::print_error(&format!("the record {target} is incomplete: {why}"));
         return false;
     }
-    let beyond = summary.beyond;
+    let beyond = summary.missing;
     if beyond.since.is_some() {
         let (blocks, bytes) = (beyond.blocks, beyond.bytes);
         terminal::print_warning(&format!(
@@ -50,7 +50,7 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     let options = run::run_options(arguments);
     let repetition =
         recorded.build_replay(path, arguments.into.clone(), &options).map_err(report_open_error)?;
-    let BuiltReplay { ready, into, whole } = repetition;
+    let BuiltReplay { ready, output_directory: into, completeness: whole } = repetition;
     let (finished, alarmed) = run::run_built_request(ready, arguments)?;
     let status = run::print_results(&finished.results, arguments, file).with_alarm(alarmed);
     if let (Some(into), false) = (into, arguments.quiet) {

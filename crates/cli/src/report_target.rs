@@ -43,7 +43,7 @@ impl ReportTarget {
 }
 
 fn print_error(path: &Path, error: &io::Error) -> Status {
-    let (name, why) = (path.display(), terminal::reason(error));
+    let (name, why) = (path.display(), terminal::describe_io_error(error));
     terminal::print_error(&format!("cannot write the report to {name}: {why}"));
     Status::Failed
 }

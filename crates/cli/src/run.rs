@@ -12,7 +12,7 @@ use crate::progress::ProgressPrinter;
 use crate::report_target::ReportTarget;
 use crate::status::Status;
 use crate::view::RunView;
-use crate::{drawings, line, record, terminal};
+use crate::{drawings, record, request, terminal};
 use engine::latency_breach;
 use engine::run::{Alarm, Progress, ProgressWatch};
 use engine::signal;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Status {
     }
     let ran = StartNotifier::detach_background(arguments).and_then(|notifier| {
         let run_options = run_options(arguments);
-        let prepared = Prepared::read(&line::request_text(&arguments.line)?, &run_options)
+        let prepared = Prepared::read(&request::request_text(&arguments.line)?, &run_options)
             .map_err(report_open_error)?;
         build_and_run_request(prepared, &run_options, arguments, notifier)
     });
@@ -66,7 +66,7 @@ pub(crate) fn run_options(arguments: &RunArguments) -> Options {
         joins_prefixes: true,
         notices: failure::notice_handler(arguments.quiet),
         steps: arguments.steps(),
-        refuses: arguments.kernel_refuses,
+        injected_refusal: arguments.kernel_refuses,
         ..Options::default()
     }
 }
@@ -123,7 +123,7 @@ fn print_pipe_wait(pipe: &Path) {
 
 /// Fails if a request needs standard streams, which a path in the background does not have.
 fn check_standard_streams(graph: &Graph) -> Result<(), Status> {
-    let reader = graph.ids().find(|(id, _)| graph.reads_standard_input(*id));
+    let reader = graph.nodes_with_ids().find(|(id, _)| graph.reads_standard_input(*id));
     let (name, use_of) = match reader {
         Some((_, node)) => (node.name(), "standard input, which a path in the background lacks"),
         None if graph.writes_capture_to_standard_output() => {
@@ -168,7 +168,7 @@ pub(crate) fn run_built_request(
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
     let watch = printer
         .as_ref()
-        .map(|printer| ProgressWatch { every_ns: printer.interval_ns(), report: &report });
+        .map(|printer| ProgressWatch { interval_ns: printer.interval_ns(), report: &report });
     let named = arguments.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let reporter = ready.reporter();
     let late = |breach: &LatencyBreach| {
@@ -179,7 +179,12 @@ pub(crate) fn run_built_request(
         }
     };
     let alarm = (!arguments.quiet || ready.number().is_some()).then_some(Alarm(&late));
-    let until = StopConditions { readable: Some(readable), elapsed: arguments.time, watch, alarm };
+    let until = StopConditions {
+        stop_descriptor: Some(readable),
+        time_limit_ns: arguments.time,
+        watch,
+        alarm,
+    };
     let monitor = Monitor::start(&ready, arguments)?;
     let finished = ready.run(until);
     drop(view);
@@ -195,12 +200,12 @@ pub(crate) fn run_built_request(
 pub(crate) struct StartNotifier {
     socket: Option<OwnedFd>,
     /// True if [`StartNotifier::notify`] redirects standard error to the log.
-    joins_errors: bool,
+    redirects_stderr: bool,
 }
 
 impl StartNotifier {
     /// The notifier of a path in the foreground. It does nothing, because no process is waiting.
-    pub(crate) const FOREGROUND: Self = Self { socket: None, joins_errors: false };
+    pub(crate) const FOREGROUND: Self = Self { socket: None, redirects_stderr: false };
 
     /// Detaches this process from the terminal if it runs a path in the background, or a prefix
     /// that several requests share. The standard input of such a process becomes its socket to the
@@ -211,13 +216,13 @@ impl StartNotifier {
         }
         let left = sys::process::start_session().and_then(|()| sys::process::detach_stdin());
         let socket = Some(left.map_err(|error| report_system_error(&error))?);
-        Ok(Self { socket, joins_errors: arguments.background })
+        Ok(Self { socket, redirects_stderr: arguments.background })
     }
 
     /// Sends the number of the running path to the process that started it.
     fn notify(self, number: u32) {
         if let Some(socket) = self.socket {
-            if self.joins_errors {
+            if self.redirects_stderr {
                 // Up to this point, errors went to the starting process, because it does not read
                 // the log.
                 let _ = sys::process::redirect_stderr_to_stdout();
@@ -303,7 +308,7 @@ pub(crate) fn print_results(
 /// Warns that all outputs have ended because the reader of standard output has exited, and prints
 /// the totals of the run. Prints nothing if the request has only one sink.
 fn warn_that_outputs_ended(results: &RunResults) {
-    let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
+    let nodes = results.plan.graph.nodes_with_ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {
         let what = results.report().summary_sentence();
         terminal::print_warning(&format!(

@@ -106,7 +106,7 @@ pub(crate) fn report_write_error(error: &io::Error) -> Status {
     if error.kind() == ErrorKind::BrokenPipe {
         return Status::OutputClosed;
     }
-    print_error(&format!("cannot write standard output: {}", reason(error)));
+    print_error(&format!("cannot write standard output: {}", describe_io_error(error)));
     Status::Failed
 }
 
@@ -216,7 +216,7 @@ fn print_labeled(word: &str, colour: &str, what: &str) {
 }
 
 /// Returns the description of an I/O error in lower case, without its number.
-pub(crate) fn reason(error: &io::Error) -> String {
+pub(crate) fn describe_io_error(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }

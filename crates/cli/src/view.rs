@@ -5,8 +5,8 @@
 //! messages are printed after the view has closed.
 
 use crate::arguments::RunArguments;
+use crate::path_commands::format_rate_short;
 use crate::screen::{Screen, style_graph_row};
-use crate::shared::format_rate_short;
 use crate::status::Status;
 use crate::{progress, terminal};
 use member::client::mask_hidden_characters;
@@ -85,7 +85,7 @@ impl RunView {
         let (stop, closed) = (event()?, event()?);
         let screen = Screen::open(io::stderr).map_err(|error| failed(&error))?;
         terminal::hold_messages();
-        let session = Session {
+        let session = ViewState {
             observer: ready.observer(),
             previous: None,
             now: None,
@@ -131,7 +131,7 @@ struct SampleText {
 }
 
 /// The state of the thread that draws the view of `run --view`.
-struct Session {
+struct ViewState {
     observer: Observer,
     previous: Option<DrawnFigures>,
     now: Option<SampleText>,
@@ -142,7 +142,7 @@ struct Session {
     stop: Arc<EventFd>,
 }
 
-impl Session {
+impl ViewState {
     /// Redraws the view until the run has ended, the user leaves the view, or the terminal fails.
     fn run(mut self, mut screen: Screen<Stderr>, closed: &EventFd) {
         let mut next = Instant::now();
@@ -155,8 +155,9 @@ impl Session {
             if screen.terminal.draw(|frame| self.draw(frame)).is_err() {
                 return;
             }
-            let is_closed =
-                || sys::poll::readable(&[closed.as_fd()], Some(Duration::ZERO)) == [true];
+            let is_closed = || {
+                sys::poll::wait_until_readable(&[closed.as_fd()], Some(Duration::ZERO)) == [true]
+            };
             loop {
                 if is_closed() {
                     return;

@@ -23,7 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use streamline::record::ReplayableRecord;
-use streamline::report::{Object, json_line, to_object};
+use streamline::report::{JsonObject, json_line, to_object};
 use streamline::{Options, Prepared, RunResults};
 
 /// Version of the output format of `why --json`.
@@ -99,8 +99,8 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<RunResults, St
     let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {
         record_mode,
-        silent: true,
-        why: Some(Arc::clone(why)),
+        discards_output: true,
+        flow_query: Some(Arc::clone(why)),
         ..PathOptions::default()
     };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
@@ -181,8 +181,8 @@ fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
 
 /// Returns the rows of the nodes in the order in which the nodes appear in the request.
 fn sort_rows(rows: &[NodeFate], plan: &Plan) -> Vec<NodeFate> {
-    let ids = plan.graph.ids();
-    ids.filter_map(|(id, _)| rows.iter().find(|row| row.planned == id.0).cloned()).collect()
+    let ids = plan.graph.nodes_with_ids();
+    ids.filter_map(|(id, _)| rows.iter().find(|row| row.plan_index == id.0).cloned()).collect()
 }
 
 /// Width of the table in characters, which suffices for most rows. Longer cells are wrapped.
@@ -192,11 +192,11 @@ fn format_table(rows: &[NodeFate], plan: &Plan) -> String {
     let names = explain::unique_names(&plan.graph);
     let mut table = Table::new(&["filter", ">received", ">bytes", "class", "other", "packets"]);
     for row in sort_rows(rows, plan) {
-        let sink = plan.graph.outputs(NodeId(row.planned)).next().is_none();
+        let sink = plan.graph.outputs(NodeId(row.plan_index)).next().is_none();
         table.add_row([
-            names[row.planned].clone(),
-            row.came.blocks.to_string(),
-            row.came.bytes.to_string(),
+            names[row.plan_index].clone(),
+            row.arrived.blocks.to_string(),
+            row.arrived.bytes.to_string(),
             if sink {
                 "the path ends here".to_owned()
             } else {
@@ -247,14 +247,14 @@ fn format_ranges(numbers: &[u64]) -> String {
 
 /// Returns the trace as JSON. `incomplete` contains the reasons why packets of the flow may be
 /// missing.
-fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan, incomplete: &[String]) -> Object {
+fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan, incomplete: &[String]) -> JsonObject {
     let names = explain::unique_names(&plan.graph);
     let node = |row: NodeFate| {
         to_object(&[
-            ("filter", &names[row.planned]),
-            ("space", &plan.space_of(NodeId(row.planned)).name),
-            ("blocks", &row.came.blocks),
-            ("bytes", &row.came.bytes),
+            ("filter", &names[row.plan_index]),
+            ("space", &plan.space_of(NodeId(row.plan_index)).name),
+            ("blocks", &row.arrived.blocks),
+            ("bytes", &row.arrived.bytes),
             ("answered", &row.answered),
             ("unselected", &row.unselected),
             ("made", &row.made),
@@ -268,7 +268,7 @@ fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan, incomplete: &[String]) ->
             ("packets", &row.packets),
         ])
     };
-    let nodes: Vec<Object> = sort_rows(rows, plan).into_iter().map(node).collect();
+    let nodes: Vec<JsonObject> = sort_rows(rows, plan).into_iter().map(node).collect();
     to_object(&[
         ("version", &VERSION),
         ("flow", &flow),

@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 /// directions together. The key names the peers.
 type Sums = BTreeMap<String, (u64, u64)>;
 
-fn capture() -> PathBuf {
+fn capture_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap")
 }
 
 fn run_over_capture(folder: &Folder, rest: &str) -> CommandResult {
-    let line = format!("replay {} | {rest}", capture().display());
+    let line = format!("replay {} | {rest}", capture_path().display());
     CommandResult::from(folder.streamline(&["run", &line]).output().unwrap())
 }
 
-fn objects(text: &str) -> Vec<Value> {
+fn parse_objects(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -48,7 +48,7 @@ fn h15_accounts_are_the_sums_over_all_frames() {
     let folder = Folder::new();
     let number = |object: &Value, name: &str| object[name].as_u64().unwrap();
     let mut expected = Sums::new();
-    for frame in objects(&run_over_capture(&folder, "json").out) {
+    for frame in parse_objects(&run_over_capture(&folder, "json").out) {
         add(&mut expected, &frame, 1, number(&frame, "wire_length"));
     }
     assert!(expected.len() > 1);
@@ -56,7 +56,7 @@ fn h15_accounts_are_the_sums_over_all_frames() {
         let ran = run_over_capture(&folder, given);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         let mut sums = Sums::new();
-        for flow in objects(&ran.out) {
+        for flow in parse_objects(&ran.out) {
             let blocks = number(&flow, "blocks") + number(&flow, "blocks_back");
             let bytes = number(&flow, "wire_bytes") + number(&flow, "wire_bytes_back");
             assert!(blocks > 0 && flow["start"].as_str() <= flow["end"].as_str(), "{flow}");
@@ -75,7 +75,7 @@ fn h15_accounts_of_sessions_are_appended_at_their_ends() {
     for lines in 1..=2 {
         let ran = run_over_capture(&folder, "tcp | account flows.jsonl");
         assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
-        let flows = objects(&folder.read("flows.jsonl"));
+        let flows = parse_objects(&folder.read("flows.jsonl"));
         let ended = flows.iter().filter(|flow| flow["why"] == "end").count();
         assert!(ended > 0 && ended % lines == 0, "{flows:?}");
         assert!(flows.iter().all(|flow| flow["session"].is_u64() && flow["dst_port"].is_u64()));

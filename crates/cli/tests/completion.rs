@@ -36,7 +36,7 @@ fn check(shell: &str, script: &str, start: &str) {
         return;
     }
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
     testkit::wait_until("the path says what its nodes are", || {
         folder.run(&["complete", "--", "set", "web", "remove"]).out.contains("count#counted")

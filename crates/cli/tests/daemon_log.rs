@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::schema_validator::judge;
+use common::schema_validator::validate_outputs;
 use common::{DAEMON_DIR, Folder, Guard};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -35,7 +35,7 @@ fn terminate(daemon: &mut Guard) {
     assert!(daemon.0.wait().unwrap().success());
 }
 
-fn objects(log: &str) -> Vec<Value> {
+fn parse_objects(log: &str) -> Vec<Value> {
     log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -57,7 +57,7 @@ fn json_log_has_a_line_for_each_event_of_the_control_plane() {
     wait_until("the end is logged", || folder.read("log").contains("path-ended"));
     terminate(&mut daemon);
     let log = folder.read("log");
-    let lines = objects(&log);
+    let lines = parse_objects(&log);
     let find = |event: &str| {
         let found = lines.iter().find(|line| line["event"] == event);
         found.unwrap_or_else(|| panic!("no {event}: {log}"))
@@ -67,7 +67,7 @@ fn json_log_has_a_line_for_each_event_of_the_control_plane() {
     let started = find("path-started");
     assert_eq!((&started["path"], &started["name"]), (&1.into(), &"web".into()));
     assert_eq!(started["request"], "generate rate=1000 | count");
-    assert_eq!(started["uid"], sys::process::identity().0);
+    assert_eq!(started["uid"], sys::process::effective_ids().0);
     let changed = find("path-changed");
     assert_eq!(changed["request"], "generate rate=1000 | udp | count");
     assert!(changed["reason"].as_str().unwrap().contains("lost 0"), "{changed}");
@@ -82,7 +82,7 @@ fn json_log_has_a_line_for_each_event_of_the_control_plane() {
     // The exit status of the path is 4, because its alarm was raised.
     assert_eq!((&ended["status"], &ended["level"]), (&4.into(), &"warning".into()));
     assert!(ended["reason"].as_str().unwrap().contains("blocks"), "{ended}");
-    let Some(verdict) = judge(&[("log", log.clone())]) else { return };
+    let Some(verdict) = validate_outputs(&[("log", log.clone())]) else { return };
     assert_eq!(verdict, "checked log\n");
 }
 
@@ -102,7 +102,7 @@ fn killed_path_is_logged_as_ended_without_a_report() {
 }
 
 /// Parses a datagram in the native protocol of journald.
-fn fields(mut rest: &[u8]) -> BTreeMap<String, String> {
+fn parse_journal_datagram(mut rest: &[u8]) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| b"=\n".contains(byte)).unwrap();
@@ -134,7 +134,7 @@ fn journal_receives_the_fields_of_each_event() {
     let receive = |event: &str| loop {
         let mut bytes = vec![0; 1 << 16];
         let length = journal.recv(&mut bytes).unwrap();
-        let fields = fields(&bytes[..length]);
+        let fields = parse_journal_datagram(&bytes[..length]);
         if fields["STREAMLINE_EVENT"] == event {
             return fields;
         }

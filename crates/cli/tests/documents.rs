@@ -178,7 +178,7 @@ impl PageEnvironment {
         command.env("PATH", format!("{own}:{path}")).env("HOME", format!("{own}/home"));
         command.env("STREAMLINE_DAEMON", format!("{own}/daemon")).env("NO_COLOR", "1");
         command.env("TMPDIR", self.folder.path());
-        command.env("STREAMLINE_LIB", common::build_library());
+        command.env("STREAMLINE_LIB", common::build_pipes_library());
         if script.contains("streamline exec ") {
             common::build_pcap_library();
         }
@@ -276,7 +276,7 @@ fn run_commands(
         if SKIPPED_COMMANDS.iter().any(|(begins, _)| command.text.starts_with(begins)) {
             continue;
         }
-        let mut used = OPTIONAL_PROGRAMS.iter().filter(|name| command.uses(name));
+        let mut used = OPTIONAL_PROGRAMS.iter().filter(|name| command.runs_program(name));
         if used.any(|name| need::require_command(name).is_none()) {
             continue;
         }

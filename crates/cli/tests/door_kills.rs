@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
-use sys::bpf::{Side, tcx_chain};
+use sys::bpf::{TrafficDirection, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
@@ -38,14 +38,14 @@ struct KilledProgram<'v> {
 }
 
 /// A system call in a trace, before which strace can kill the program.
-struct Call {
+struct RecordedCall {
     name: String,
     /// Position of this call among the calls of the same name in the trace, from 1.
     number: usize,
 }
 
 /// Returns the system calls that a trace of strace lists, in order.
-fn parse_system_calls(trace: &str) -> Vec<Call> {
+fn parse_system_calls(trace: &str) -> Vec<RecordedCall> {
     let mut counts = HashMap::new();
     let calls = trace.lines().filter_map(|line| {
         let (thread, rest) = line.split_once(' ')?;
@@ -56,15 +56,15 @@ fn parse_system_calls(trace: &str) -> Vec<Call> {
     let mut number = |thread, name| {
         let count = counts.entry((thread, name)).or_insert(0);
         *count += 1;
-        Call { name: String::from(name), number: *count }
+        RecordedCall { name: String::from(name), number: *count }
     };
     calls.map(|(thread, name)| number(thread, name)).collect()
 }
 
 /// The outcome of a program that strace ran: its system calls, its messages, and whether it was
 /// killed.
-struct Ended {
-    calls: Vec<Call>,
+struct RecordedRun {
+    calls: Vec<RecordedCall>,
     errors: String,
     is_killed: bool,
 }
@@ -81,7 +81,12 @@ const UDP_SERVER: KilledProgram<'static> =
 impl KilledProgram<'_> {
     /// Runs the program under strace, and sends datagrams until the program has exited. If
     /// `kill_at` is `Some`, strace kills the program before this system call.
-    fn run(&self, pair: &NamespacePair, shared: &Folder, kill_at: Option<&Call>) -> Ended {
+    fn run(
+        &self,
+        pair: &NamespacePair,
+        shared: &Folder,
+        kill_at: Option<&RecordedCall>,
+    ) -> RecordedRun {
         let folder = Folder::new();
         let trace = folder.path().join("trace").display().to_string();
         let mut command = pair.server.command("strace");
@@ -110,22 +115,22 @@ impl KilledProgram<'_> {
         });
         let calls = parse_system_calls(&std::fs::read_to_string(&trace).unwrap_or_default());
         let is_killed = process.0.wait().unwrap().signal() == Some(SIGKILL);
-        Ended { calls, errors: folder.read("err"), is_killed }
+        RecordedRun { calls, errors: folder.read("err"), is_killed }
     }
 }
 
 /// Returns the number of kernel programs at the interface of the servers.
-fn programs(pair: &NamespacePair) -> usize {
+fn count_kernel_programs(pair: &NamespacePair) -> usize {
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let at = |side| tcx_chain(index, side).unwrap().members.len();
-        at(Side::Ingress) + at(Side::Egress)
+        at(TrafficDirection::Ingress) + at(TrafficDirection::Egress)
     })
 }
 
 /// Kills `kills` runs of the program, each before a different system call: first without a daemon,
 /// and then as many with a daemon. Asserts that no kernel program remains.
-fn kill(victim: &KilledProgram<'_>, kills: usize) {
+fn kill_repeatedly(victim: &KilledProgram<'_>, kills: usize) {
     if need::require_bpf().is_none() || need::require_command("strace").is_none() {
         return;
     }
@@ -133,13 +138,13 @@ fn kill(victim: &KilledProgram<'_>, kills: usize) {
         return;
     }
     let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
-    common::build_library();
+    common::build_pipes_library();
     common::build_pcap_library();
     common::build_udp_library();
     for has_daemon in [false, true] {
         let shared = Folder::new();
         let _daemon = has_daemon.then(|| start_daemon(&pair, &shared));
-        let Ended { calls, errors, .. } = victim.run(&pair, &shared, None);
+        let RecordedRun { calls, errors, .. } = victim.run(&pair, &shared, None);
         assert!(errors.contains(victim.report), "{errors}");
         // The number of runs may be larger, because a program does not make every call in every
         // run.
@@ -149,17 +154,17 @@ fn kill(victim: &KilledProgram<'_>, kills: usize) {
             let call = &calls[runs * CALL_STRIDE % calls.len()];
             killed += usize::from(victim.run(&pair, &shared, Some(call)).is_killed);
             runs += 1;
-            wait_until("no program is left", || programs(&pair) == 0);
+            wait_until("no program is left", || count_kernel_programs(&pair) == 0);
         }
         let errors = victim.run(&pair, &shared, None).errors;
         assert!(errors.contains(victim.report), "{errors}");
-        wait_until("no program is left", || programs(&pair) == 0);
+        wait_until("no program is left", || count_kernel_programs(&pair) == 0);
         eprintln!("{}: {killed} kills over {} system calls", victim.part, calls.len());
     }
 }
 
 /// Compiles the UDP echo server, and kills it `kills` times as [`kill`] does.
-fn kill_servers(kills: usize) {
+fn kill_udp_servers(kills: usize) {
     let Some(compiler) = need::require_command("cc") else { return };
     let folder = Folder::new();
     let program = folder.path().join("server").display().to_string();
@@ -168,7 +173,7 @@ fn kill_servers(kills: usize) {
     command.args(["-O1", "-o", &program]).arg(source);
     assert!(command.status().unwrap().success());
     let words = [&program, &PORT.to_string(), "level", "recvfrom"];
-    kill(&KilledProgram { words: &words, ..UDP_SERVER }, kills);
+    kill_repeatedly(&KilledProgram { words: &words, ..UDP_SERVER }, kills);
 }
 
 fn start_daemon(pair: &NamespacePair, shared: &Folder) -> Guard {
@@ -182,22 +187,22 @@ fn start_daemon(pair: &NamespacePair, shared: &Folder) -> Guard {
 
 #[test]
 fn killed_captures_leave_no_program_at_the_interface() {
-    kill(&TCPDUMP, 10);
+    kill_repeatedly(&TCPDUMP, 10);
 }
 
 #[test]
 fn killed_udp_servers_leave_no_program_at_the_interface() {
-    kill_servers(10);
+    kill_udp_servers(10);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo test -p streamline-cli --test door_kills -- --ignored --nocapture"]
 fn captures_killed_200_times_leave_no_kernel_program() {
-    kill(&TCPDUMP, 100);
+    kill_repeatedly(&TCPDUMP, 100);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo test -p streamline-cli --test door_kills -- --ignored --nocapture"]
 fn udp_servers_killed_200_times_leave_no_kernel_program() {
-    kill_servers(100);
+    kill_udp_servers(100);
 }

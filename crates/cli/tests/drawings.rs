@@ -14,7 +14,7 @@ use testkit::need;
 
 const REQUEST: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
 /// The request of the drawing in the book, which is also the first request in the README.
-const PICTURED: &str = "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog";
+const DRAWN_REQUEST: &str = "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog";
 
 #[test]
 fn plan_is_drawn_on_standard_output_or_into_files() {
@@ -36,8 +36,8 @@ fn plan_is_drawn_on_standard_output_or_into_files() {
 fn book_drawing_equals_the_plan_of_the_first_request() {
     // The plan is made for an example machine, so the drawing is the same on every machine.
     let registry = MachineRegistry::Recorded;
-    let (graph, mistakes) = pipeline::read_request(PICTURED, &registry);
-    assert!(mistakes.is_empty(), "{}", pipeline::render(PICTURED, &mistakes, false));
+    let (graph, mistakes) = pipeline::read_request(DRAWN_REQUEST, &registry);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(DRAWN_REQUEST, &mistakes, false));
     let drawn =
         explain::format_svg(&plan(graph, &registry, &Machine::with_kernel()).unwrap(), None);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/pictures/plan.svg");

@@ -64,7 +64,7 @@ fn child_process_attacks_in_its_role() {
             let named = |realm: &str, uid| format!("{realm}/{uid}/{name}");
             let names = [named("streamline-state", 0), named("streamline", 0)];
             let take = |name: &String| {
-                sys::abstract_socket::claim(
+                sys::abstract_socket::listen(
                     name.as_bytes(),
                     1,
                     sys::abstract_socket::AcceptedContent::Bytes,
@@ -86,7 +86,7 @@ fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");
     let socket =
-        local_socket::connect_to(&packets, Framing::Packets, testkit::wait::LIMIT).unwrap();
+        local_socket::connect_to(&packets, Framing::Packets, testkit::wait::WAIT_TIMEOUT).unwrap();
     let (path_end, daemon_end) = sys::descriptor::pair().unwrap();
     let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
     let call = Call::new("io.streamline.Register", &path).to_bytes();
@@ -149,7 +149,7 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
         return;
     }
     let folder = Folder::accessible_to_all();
-    let daemon = folder.daemon();
+    let daemon = folder.start_daemon();
     let _mute = spawn_hostile(&folder, "mute", "");
     let mut bobs = folder.command_as_user((BOB, BOB), None);
     bobs.args(["run", "-q", "--as", "bobs", "generate rate=1000 | count"]);
@@ -196,7 +196,7 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     assert_eq!(alone.status, Some(1), "{alone:?}");
     assert!(alone.err.contains("is held by a process of user 41001"), "{alone:?}");
     let line = format!("generate rate=1000 | count state={name}");
-    let _path = folder.begin(&["run", "-q", &line]);
+    let _path = folder.spawn_silent(&["run", "-q", &line]);
     wait_until("the owner is found", || run_as_root(&folder, &["state", &name]).status == Some(0));
     let all = run_as_root(&folder, &["state"]);
     assert!(all.out.contains(&format!("0/{name}  ")), "{all:?}");
@@ -212,7 +212,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
         return;
     }
     let folder = Folder::accessible_to_all();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let inside = |name: &str| folder.path().join(name).display().to_string();
     let (pipe, secret, link, log) =
         (inside("pipe"), inside("secret"), inside("link"), inside("log"));
@@ -332,7 +332,7 @@ fn pipe_to_sink(sink: &str) -> String {
 fn ps_is_truncated_on_terminals_only() {
     let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line =
         "generate rate=10 | count --name=a_filter_with_a_name_that_is_much_too_long | discard";
     let _path = folder.spawn_named("long", line);
@@ -351,7 +351,7 @@ fn ps_is_truncated_on_terminals_only() {
 #[test]
 fn start_of_a_used_name_reports_the_log_of_its_holder() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "generate rate=10 | count";
     let first = folder.run(&["start", "web", line]);
     assert_eq!(first.status, Some(0), "{first:?}");
@@ -371,7 +371,7 @@ fn start_of_a_used_name_reports_the_log_of_its_holder() {
 #[test]
 fn t13_request_of_a_started_path_is_in_no_command_line() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let secret = format!("secret-{}", std::process::id());
     let line = format!("generate rate=10 | match \"{secret}\" | count");
     let started = folder.run(&["start", "--log", "/dev/null", "hidden", &line]);
@@ -429,7 +429,7 @@ fn user_daemon_needs_no_login_session() {
 #[test]
 fn completion_offers_paths_and_nodes_of_the_daemon() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
     assert_eq!(folder.run(&["complete", "--", "stop"]).out, "web\n");
     wait_until("the path says what its nodes are", || {

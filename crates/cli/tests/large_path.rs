@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Folder, Guard};
-use member::client::{COUNT, Client};
+use member::client::{COUNT_METHOD, Client};
 use member::protocol::{Count, CountReply};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
@@ -19,7 +19,7 @@ const FILTERS: usize = 450;
 #[test]
 fn path_of_many_filters_is_counted_and_followed() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = format!("generate rate=10 | {}", vec!["count"; FILTERS].join(" | "));
     let _path = folder.spawn_named("large", &line);
 
@@ -43,7 +43,7 @@ fn path_of_many_filters_is_counted_and_followed() {
     assert_eq!(large.counters.filters.len(), counted);
 
     let to = client.connect("large").unwrap();
-    let whole = to.call::<CountReply>(COUNT, &Count::default()).unwrap_err().to_string();
+    let whole = to.call::<CountReply>(COUNT_METHOD, &Count::default()).unwrap_err().to_string();
     assert!(whole.contains("too many filters for one reply"), "{whole}");
 
     follow_until_exit(&folder);

@@ -72,7 +72,7 @@ fn v14_request_without_a_bound_reports_no_latency() {
 #[test]
 fn v14_ps_and_top_report_an_exceeded_bound() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     // The program does not read for 2 s, so blocks are late.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
     let _late = folder.spawn_named("late", line);

@@ -23,13 +23,13 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the value of a time series in a text of Prometheus metrics. `series` contains the name
 /// and the labels.
-fn value(text: &str, series: &str) -> f64 {
+fn series_value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).parse().unwrap()
 }
 
 /// Sends a request to an address and returns the response.
-fn ask(address: &str, request: &str) -> String {
+fn send_http_request(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -41,8 +41,10 @@ fn ask(address: &str, request: &str) -> String {
 
 /// Requests the metrics from a server. Returns the body of the response.
 fn scrape(address: &str, accept: &str) -> String {
-    let reply =
-        ask(address, &format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"));
+    let reply = send_http_request(
+        address,
+        &format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"),
+    );
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     body.to_owned()
@@ -66,7 +68,7 @@ fn start_server(mut command: Command) -> (Guard, String, BufReader<std::process:
     (child, address, errors)
 }
 
-fn amount(of: &Value, field: &str, unit: &str) -> u64 {
+fn report_amount(of: &Value, field: &str, unit: &str) -> u64 {
     of[field][unit].as_u64().unwrap()
 }
 
@@ -86,28 +88,28 @@ fn metrics_file_equals_the_final_report() {
         }
         let series = |family: &str| {
             let labels = format!("path=\"web\",filter=\"{name}\",space=\"{space}\"");
-            value(&text, &format!("streamline_filter_{family}{{{labels}}}"))
+            series_value(&text, &format!("streamline_filter_{family}{{{labels}}}"))
         };
         for unit in ["blocks", "bytes"] {
-            let both = amount(filter, "taken", unit) + amount(filter, "made", unit);
+            let both = report_amount(filter, "taken", unit) + report_amount(filter, "made", unit);
             assert_eq!(series(&format!("{unit}_total")), both as f64, "{name}");
         }
         for fate in ["passed", "unselected", "consumed"] {
-            let blocks = amount(filter, fate, "blocks") as f64;
+            let blocks = report_amount(filter, fate, "blocks") as f64;
             assert_eq!(series(&format!("{fate}_blocks_total")), blocks, "{name} {fate}");
         }
         compared += 1;
     }
     assert_eq!(compared, 4);
     let lost = report["lost"].as_u64().unwrap() as f64;
-    assert_eq!(value(&text, "streamline_path_lost_blocks_total{path=\"web\"}"), lost);
-    assert_eq!(value(&text, "streamline_path_up{path=\"web\"}"), 0.0);
+    assert_eq!(series_value(&text, "streamline_path_lost_blocks_total{path=\"web\"}"), lost);
+    assert_eq!(series_value(&text, "streamline_path_up{path=\"web\"}"), 0.0);
     let ring = "path=\"web\",from=\"http\",to=\"pcap\"";
-    let taken = value(&text, &format!("streamline_ring_taken_blocks_total{{{ring}}}"));
+    let taken = series_value(&text, &format!("streamline_ring_taken_blocks_total{{{ring}}}"));
     let edges = report["edges"].as_array().unwrap();
     let edge = edges.iter().find(|edge| edge["kind"] == "ring").unwrap();
-    assert_eq!(taken, amount(edge, "taken", "blocks") as f64);
-    let elapsed = value(&text, "streamline_path_elapsed_seconds{path=\"web\"}");
+    assert_eq!(taken, report_amount(edge, "taken", "blocks") as f64);
+    let elapsed = series_value(&text, "streamline_path_elapsed_seconds{path=\"web\"}");
     assert_eq!(elapsed, report["elapsed_ns"].as_u64().unwrap() as f64 / 1e9);
 }
 
@@ -118,15 +120,15 @@ fn drops_are_counted_by_reason_and_are_no_losses() {
     let ran = folder.run(&["run", "-q", line, "--metrics", "d.prom"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let text = folder.read("d.prom");
-    let all = value(
+    let all = series_value(
         &text,
         "streamline_filter_blocks_total{path=\"d\",filter=\"drop\",space=\"thread0\"}",
     );
     let series = "streamline_filter_dropped_total\
         {path=\"d\",filter=\"drop\",space=\"thread0\",reason=\"by request\"}";
     assert!(all > 0.0);
-    assert_eq!(value(&text, series), all);
-    assert_eq!(value(&text, "streamline_path_lost_blocks_total{path=\"d\"}"), 0.0);
+    assert_eq!(series_value(&text, series), all);
+    assert_eq!(series_value(&text, "streamline_path_lost_blocks_total{path=\"d\"}"), 0.0);
 }
 
 #[test]
@@ -157,7 +159,9 @@ fn server_answers_only_short_reads_of_metrics() {
     let (_run, address, _errors) = start_server(folder.streamline(&words));
     let text = scrape(&address, "text/plain");
     assert!(text.contains("# TYPE streamline_filter_blocks_total counter\n"), "{text}");
-    let status = |request: &str| ask(&address, request).lines().next().unwrap_or("").to_owned();
+    let status = |request: &str| {
+        send_http_request(&address, request).lines().next().unwrap_or("").to_owned()
+    };
     assert_eq!(status("GET /other HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
     assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "a".repeat(HEAD_MAX));
@@ -174,8 +178,8 @@ fn server_answers_only_short_reads_of_metrics() {
     assert!(reply.contains("streamline_path_up{path=\"run\"} 1\n"), "{reply}");
     // Counters grow while the path runs.
     let series = "streamline_source_given_blocks_total{path=\"run\",source=\"generate\"}";
-    let before = value(&text, series);
-    wait_until("blocks are counted", || value(&scrape(&address, ""), series) > before);
+    let before = series_value(&text, series);
+    wait_until("blocks are counted", || series_value(&scrape(&address, ""), series) > before);
 }
 
 #[test]
@@ -246,7 +250,8 @@ impl Prometheus {
         let started = Self { _process: process, address };
         wait_until("Prometheus is ready", || {
             TcpStream::connect(&started.address).is_ok()
-                && ask(&started.address, "GET /-/ready HTTP/1.0\r\n\r\n").contains("200 OK")
+                && send_http_request(&started.address, "GET /-/ready HTTP/1.0\r\n\r\n")
+                    .contains("200 OK")
         });
         Some(started)
     }
@@ -255,7 +260,7 @@ impl Prometheus {
     fn query(&self, expression: &str) -> Vec<Value> {
         let escaped: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let request = format!("GET /api/v1/query?query={escaped} HTTP/1.0\r\n\r\n");
-        let reply = ask(&self.address, &request);
+        let reply = send_http_request(&self.address, &request);
         let (_, body) = reply.split_once("\r\n\r\n").unwrap();
         let reply: Value = serde_json::from_str(body).unwrap();
         assert_eq!(reply["status"], "success", "{expression}: {reply}");
@@ -325,7 +330,8 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     for series in &scraped {
         let name = &series["metric"]["filter"];
         let filter = filters.iter().find(|filter| filter["name"] == *name).unwrap();
-        let both = amount(filter, "taken", "blocks") + amount(filter, "made", "blocks");
+        let both =
+            report_amount(filter, "taken", "blocks") + report_amount(filter, "made", "blocks");
         assert_eq!(series["value"][1], both.to_string(), "{name}");
         assert_eq!(series["metric"]["space"], filter["space"]);
     }

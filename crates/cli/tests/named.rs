@@ -261,7 +261,7 @@ fn f6_ring_for_readers_grows_within_the_explained_range() {
 #[test]
 fn f6_d16_top_shows_rings_of_writers_and_retained_frames() {
     let (folder, name) = (Folder::new(), unique_name());
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = format!(
         "buffer {name} link=none | discard; \
          generate rate=2000 | freeze f.pcap when=\"udp[0] = 1\""
@@ -298,7 +298,7 @@ fn f6_d16_top_shows_rings_of_writers_and_retained_frames() {
 #[test]
 fn f6_top_shows_the_size_of_a_ring_for_readers_and_why() {
     let (folder, name) = (Folder::new(), unique_name());
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _path =
         folder.spawn_named("offers", &format!("generate size=1400 | user {name} full=wait"));
     let mut reader = folder.streamline(&["cat", &name]);

@@ -381,7 +381,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
     for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {
         create_pipe(&folder, name);
         let line = format!("{REPLAY_REQUEST} | {sink} {name}");
-        let mut child = folder.begin(&["run", &line]);
+        let mut child = folder.spawn_silent(&["run", &line]);
         let tasks = format!("/proc/{}/task", child.0.id());
         let waits = || {
             let tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();

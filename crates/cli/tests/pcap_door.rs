@@ -34,7 +34,7 @@ fn prepare(program: &str) -> Option<(NamespacePair, Folder)> {
     need::require_bpf()?;
     need::require_command(program)?;
     let pair = NamespacePair::new(DevicePairSettings::default())?;
-    common::build_library();
+    common::build_pipes_library();
     common::build_pcap_library();
     Some((pair, Folder::new()))
 }

@@ -25,8 +25,8 @@ const TEXT_BYTES: usize = 6 << 20;
 fn text_file() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
-        let path =
-            common::build_library().with_file_name(format!("pipelines-{}.txt", std::process::id()));
+        let path = common::build_pipes_library()
+            .with_file_name(format!("pipelines-{}.txt", std::process::id()));
         let mut text = Vec::with_capacity(TEXT_BYTES + 100);
         for line in 0_u64.. {
             let mark = if line % 50 == 0 { "x" } else { "" };

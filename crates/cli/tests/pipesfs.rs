@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, Reader, run_in};
+use common::mounted::{Mounted, ProcessGuard, run_in};
 use common::{Folder, Guard};
 use std::fs;
 use std::io::Read as _;
@@ -21,10 +21,10 @@ const FRAMES: &str =
 #[test]
 fn b1_directories_are_filters_and_nesting_is_data_flow() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let one = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
-    let _other = folder.begin(&["run", "-q", "generate rate=2000 seq=yes | udp | count"]);
+    let _other = folder.spawn_silent(&["run", "-q", "generate rate=2000 seq=yes | udp | count"]);
     wait_until("the other path is shown", || mounted.path("generate/udp/count").is_dir());
     let names = mounted.names("");
     for name in ["README", ".error", ".events", ".filters", ".machine", "web", "generate"] {
@@ -49,10 +49,11 @@ fn b1_directories_are_filters_and_nesting_is_data_flow() {
 #[test]
 fn b1_paths_with_equal_beginnings_share_directories() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let lines = ["generate rate=100 | udp | count", "generate rate=100 | udp | sample 2 | count"];
-    let _paths: Vec<_> = lines.iter().map(|line| folder.begin(&["run", "-q", line])).collect();
+    let _paths: Vec<_> =
+        lines.iter().map(|line| folder.spawn_silent(&["run", "-q", line])).collect();
     wait_until("both are shown", || {
         mounted.path("generate/udp/count").is_dir()
             && mounted.path("generate/udp/sample:2").is_dir()
@@ -60,7 +61,7 @@ fn b1_paths_with_equal_beginnings_share_directories() {
     let inode = |name: &str| fs::metadata(mounted.path(name)).unwrap().ino();
     let before = inode("generate/udp/sample:2");
     // A source with different arguments has a separate directory.
-    let _third = folder.begin(&["run", "-q", "generate rate=200 | udp | drop"]);
+    let _third = folder.spawn_silent(&["run", "-q", "generate rate=200 | udp | drop"]);
     wait_until("the third is shown", || {
         mounted.names("").iter().filter(|name| name.starts_with("generate")).count() == 2
     });
@@ -71,7 +72,7 @@ fn b1_paths_with_equal_beginnings_share_directories() {
 #[test]
 fn b12_any_valid_class_can_be_opened_and_arcs_are_listed() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     let dport = "web/generate/udp/dport";
@@ -94,7 +95,7 @@ fn b12_any_valid_class_can_be_opened_and_arcs_are_listed() {
 #[test]
 fn b2_slow_reader_does_not_delay_other_readers() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
@@ -123,13 +124,13 @@ fn b2_slow_reader_does_not_delay_other_readers() {
 #[test]
 fn b2_signal_ends_a_blocked_read_and_poll_waits_for_data() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
     let mut blocked = Command::new("cat");
     blocked.arg(mounted.path("web/generate/udp/dport/53/all")).stdout(Stdio::null());
-    let mut blocked = Reader(blocked.spawn().unwrap());
+    let mut blocked = ProcessGuard(blocked.spawn().unwrap());
     let state = format!("/proc/{}/stack", blocked.0.id());
     wait_until("it waits in the file system", || {
         fs::read_to_string(&state).unwrap_or_default().contains("fuse_")
@@ -157,7 +158,7 @@ print(poll.poll(100))";
 #[test]
 fn b1_find_and_copy_tools_walk_the_tree_and_terminate() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", FRAMES);
     wait_until("it is shown", || mounted.path("web/generate/udp/dport/9").is_dir());
@@ -196,7 +197,7 @@ fn b1_find_and_copy_tools_walk_the_tree_and_terminate() {
 #[test]
 fn b10_events_file_has_one_line_per_event() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut events = Command::new("head");
     events.args(["-3", ".events"]).current_dir(&mounted.directory).stdout(Stdio::piped());
@@ -227,15 +228,15 @@ fn b13_directories_are_inaccessible_to_other_users() {
         return;
     }
     let folder = Folder::accessible_to_all();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
     let line = "generate rate=1000 | udp | count";
     let mut alice = folder.command_as_user((ALICE, ALICE), None);
     alice.args(["run", "-q", "--as", "hers", line]).stdout(Stdio::null()).stderr(Stdio::null());
-    let _alice = Reader(alice.spawn().unwrap());
+    let _alice = ProcessGuard(alice.spawn().unwrap());
     let mut unnamed = folder.command_as_user((ALICE, ALICE), None);
     unnamed.args(["run", "-q", line]).stdout(Stdio::null()).stderr(Stdio::null());
-    let _unnamed = Reader(unnamed.spawn().unwrap());
+    let _unnamed = ProcessGuard(unnamed.spawn().unwrap());
     wait_until("both are shown", || {
         mounted.path("hers/generate/udp").is_dir() && mounted.path("generate/udp").is_dir()
     });
@@ -261,20 +262,20 @@ fn b13_directories_are_inaccessible_to_other_users() {
 #[test]
 fn b2_killed_server_ends_all_operations_at_once() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::without_server(&folder) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     for round in 0..5 {
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
-        let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+        let mut server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("it is mounted", || mounted.path("web/generate/udp").is_dir());
         let readers = ["web/generate/udp/dport/53/all", "web/generate/all", ".events"];
-        let mut readers: Vec<Reader> = readers
+        let mut readers: Vec<ProcessGuard> = readers
             .iter()
             .map(|name| {
                 let mut cat = Command::new("cat");
                 cat.arg(mounted.path(name)).stdout(Stdio::null()).stderr(Stdio::null());
-                Reader(cat.spawn().unwrap())
+                ProcessGuard(cat.spawn().unwrap())
             })
             .collect();
         server.0.kill().unwrap();
@@ -293,7 +294,7 @@ fn b2_killed_server_ends_all_operations_at_once() {
 #[test]
 fn b1_mount_with_a_command_ends_when_the_command_exits() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
         return;
     }
@@ -319,7 +320,7 @@ fn b10_mount_by_the_daemon_exists_while_the_daemon_runs() {
     let place = folder.path().join("no-daemon").display().to_string();
     let words = ["daemon", "--socket", &place, "--mount", "pipes"];
     for _ in 0..2 {
-        let mut daemon = folder.begin(&words);
+        let mut daemon = folder.spawn_silent(&words);
         wait_until("it is mounted", || mounted.path("README").exists());
         let path = folder.spawn_named("web", "generate rate=1000 | count");
         wait_until("a path is shown", || mounted.path("web/generate/count").is_dir());
@@ -330,7 +331,7 @@ fn b10_mount_by_the_daemon_exists_while_the_daemon_runs() {
         assert!(!mounted.path("README").exists(), "the mount ends with it");
     }
     // If the daemon is killed, its mount disappears, too.
-    let daemon = folder.begin(&words);
+    let daemon = folder.spawn_silent(&words);
     wait_until("it is mounted", || mounted.path("README").exists());
     drop(daemon);
     wait_until("the mount ends", || {
@@ -343,7 +344,7 @@ fn b10_daemon_mounts_again_when_its_server_is_killed() {
     let folder = Folder::new();
     let Some(mounted) = Mounted::without_server(&folder) else { return };
     let place = folder.path().join("no-daemon").display().to_string();
-    let daemon = folder.begin(&["daemon", "--socket", &place, "--mount", "pipes"]);
+    let daemon = folder.spawn_silent(&["daemon", "--socket", &place, "--mount", "pipes"]);
     let daemon_id = daemon.0.id();
     // The second server may be the child of another thread of the daemon, so the children of all
     // threads are listed.
@@ -363,7 +364,7 @@ fn b10_daemon_mounts_again_when_its_server_is_killed() {
 #[test]
 fn b2_reader_gets_reasons_for_lost_blocks_and_changed_nodes() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
@@ -383,7 +384,7 @@ fn b2_reader_gets_reasons_for_lost_blocks_and_changed_nodes() {
 #[test]
 fn v9_stream_starts_with_the_retained_frames() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _forgetful = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate").is_dir());
@@ -424,7 +425,7 @@ fn v9_stream_starts_with_the_retained_frames() {
 #[test]
 fn v9_frozen_frames_are_retained_until_the_freeze_ends() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _forgetful = folder.spawn_named("web", "generate rate=2000 | count");
     let started = ["start", "--history=64K", "old", "generate rate=20000 | count"];
@@ -463,7 +464,7 @@ fn v9_frozen_frames_are_retained_until_the_freeze_ends() {
 fn b10_filter_in_the_kernel_shows_its_instructions() {
     let (Some(space), Some(_)) = (Namespace::new(), need::require_bpf()) else { return };
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut path = space.command(env!("CARGO_BIN_EXE_streamline"));
     folder.set_environment(&mut path);
@@ -488,7 +489,7 @@ fn b1_commands_of_the_book_run_as_printed() {
         return;
     }
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let mounted = Mounted { directory: folder.path().join("pipes") };
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/14-files.md");
     let page = fs::read_to_string(page).unwrap();

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, Reader, signal, stop};
+use common::mounted::{Mounted, ProcessGuard, signal, stop};
 use common::{Folder, Guard};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ const MOVE_TARGET_REQUEST: &str = "generate rate=500 | sample 3 | discard";
 /// A daemon, a server of a PipesFS mount in the foreground, and two paths between which filters are
 /// moved.
 struct Scene {
-    server: Reader,
+    server: ProcessGuard,
     giver: Guard,
     taker: Guard,
     mounted: Mounted,
@@ -31,11 +31,11 @@ impl Scene {
     fn new() -> Option<Self> {
         let folder = Folder::new();
         let mounted = Mounted::without_server(&folder)?;
-        let daemon = folder.daemon();
+        let daemon = folder.start_daemon();
         let giver = folder.spawn_named("giver", MOVE_SOURCE_REQUEST);
         let taker = folder.spawn_named("taker", MOVE_TARGET_REQUEST);
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
-        let server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+        let server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("both are shown", || {
             let is_listed = |name: &str| mounted.path(name).is_dir();
             is_listed("giver/generate/udp/count") && is_listed("taker/generate/sample:3")
@@ -43,10 +43,10 @@ impl Scene {
         Some(Self { server, giver, taker, mounted, folder, _daemon: daemon })
     }
 
-    fn begin(&self, words: &[&str]) -> Reader {
+    fn begin(&self, words: &[&str]) -> ProcessGuard {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(&self.mounted.directory);
-        Reader(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        ProcessGuard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
     /// Returns the request of a path once all earlier edits have been made or refused. Waits for
@@ -122,7 +122,7 @@ fn b6_path_killed_during_a_move_leaves_both_unchanged() {
 /// the paths at a different point. Asserts that either both paths have changed or neither has.
 fn kill_processes_during_moves(rounds: usize) {
     const INITIAL_REQUEST: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
-    const TAKEN: &str = "generate rate=500 | (sample 3 | discard) + count";
+    const TAKER_REQUEST_AFTER_MOVE: &str = "generate rate=500 | (sample 3 | discard) + count";
     for round in 0..rounds {
         let Some(mut scene) = Scene::new() else { return };
         let mut edit = scene.begin(&["mv", "giver/generate/udp/count", "taker/generate/"]);
@@ -146,19 +146,22 @@ fn kill_processes_during_moves(rounds: usize) {
         };
         assert!(
             known(&given, MOVE_SOURCE_REQUEST, INITIAL_REQUEST)
-                && known(&taken, MOVE_TARGET_REQUEST, TAKEN),
+                && known(&taken, MOVE_TARGET_REQUEST, TAKER_REQUEST_AFTER_MOVE),
             "{given:?} {taken:?}"
         );
         if let (Some(given), Some(taken)) = (&given, &taken) {
             assert_eq!(
                 given == INITIAL_REQUEST,
-                taken == TAKEN,
+                taken == TAKER_REQUEST_AFTER_MOVE,
                 "{given} and {taken}: half a move"
             );
         }
         if made {
             assert!(given.is_none_or(|given| given == INITIAL_REQUEST), "it was told to be made");
-            assert!(taken.is_none_or(|taken| taken == TAKEN), "it was told to be made");
+            assert!(
+                taken.is_none_or(|taken| taken == TAKER_REQUEST_AFTER_MOVE),
+                "it was told to be made"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, Reader, run_in, signal, stop};
+use common::mounted::{Mounted, ProcessGuard, run_in, signal, stop};
 use common::{Folder, Guard};
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ impl EditFixture {
 
     fn with_options(line: &str, options: &[&str]) -> Option<Self> {
         let folder = Folder::new();
-        let daemon = folder.daemon();
+        let daemon = folder.start_daemon();
         let mounted = Mounted::new(&folder, options)?;
         let path = folder.spawn_named("web", line);
         wait_until("it is shown", || mounted.path("web").is_dir());
@@ -50,19 +50,19 @@ impl EditFixture {
     }
 
     fn make(&self, name: &str) -> Result<(), i32> {
-        number(fs::create_dir(self.mounted.path(name)))
+        map_to_errno(fs::create_dir(self.mounted.path(name)))
     }
 
     fn remove(&self, name: &str) -> Result<(), i32> {
-        number(fs::remove_dir(self.mounted.path(name)))
+        map_to_errno(fs::remove_dir(self.mounted.path(name)))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), i32> {
-        number(fs::rename(self.mounted.path(from), self.mounted.path(to)))
+        map_to_errno(fs::rename(self.mounted.path(from), self.mounted.path(to)))
     }
 
     fn link(&self, target: &str, name: &str) -> Result<(), i32> {
-        number(symlink(target, self.mounted.path(name)))
+        map_to_errno(symlink(target, self.mounted.path(name)))
     }
 
     fn error(&self) -> String {
@@ -71,7 +71,7 @@ impl EditFixture {
 }
 
 /// Converts the I/O error of a file system operation to its error number (`errno`).
-fn number(done: std::io::Result<()>) -> Result<(), i32> {
+fn map_to_errno(done: std::io::Result<()>) -> Result<(), i32> {
     done.map_err(|error| error.raw_os_error().unwrap())
 }
 
@@ -217,7 +217,7 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
     assert!(web.error().contains("it is not empty"), "{}", web.error());
     let mut events = Command::new("cat");
     events.arg(".events").current_dir(&web.mounted.directory).stdout(Stdio::piped());
-    let mut events = Reader(events.spawn().unwrap());
+    let mut events = ProcessGuard(events.spawn().unwrap());
     let mut lines = BufReader::new(events.0.stdout.take().unwrap()).lines();
     assert!(lines.next().is_some_and(|line| line.unwrap().contains(" web ")));
     let (_, status) = run_in(&web.mounted, "rm -r web/generate/udp/dport/10:20 2>&1");
@@ -301,7 +301,7 @@ fn b5_symbolic_link_adds_a_parent() {
 fn b6_directory_of_several_paths_cannot_be_edited() {
     let line = "generate rate=1000 | udp | count";
     let Some(web) = EditFixture::new(line) else { return };
-    let _both: Vec<_> = (0..2).map(|_| web.folder.begin(&["run", "-q", line])).collect();
+    let _both: Vec<_> = (0..2).map(|_| web.folder.spawn_silent(&["run", "-q", line])).collect();
     let two = || web.folder.run(&["ps"]).out.lines().count() == 4;
     wait_until("both are listed", two);
     wait_until("both are shown", || web.make("generate/udp/inspect") == Err(EBUSY));
@@ -440,10 +440,11 @@ fn b6_edit_of_a_stopped_path_times_out_and_is_not_applied() {
 #[test]
 fn b10_edits_of_a_recorded_path_are_replayed() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let line = "generate rate=2000 seq=yes | udp | count";
-    let mut recording = folder.begin(&["run", "-q", "--as", "web", "--record=r.pcapng", line]);
+    let mut recording =
+        folder.spawn_silent(&["run", "-q", "--as", "web", "--record=r.pcapng", line]);
     folder.wait_until_listed("web");
     wait_until("it is shown", || mounted.path("web/generate/udp/count").is_dir());
     fs::create_dir(mounted.path("web/generate/udp/sample:3")).unwrap();
@@ -473,7 +474,7 @@ fn b13_users_edit_their_own_paths_alone() {
         return;
     }
     let folder = Folder::accessible_to_all();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
     let as_user = |uid: u32, script: &str| {
         let mut command = folder.command_as_user((uid, uid), Some("timeout"));

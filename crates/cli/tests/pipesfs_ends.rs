@@ -48,7 +48,7 @@ const EIO: i32 = 5;
 #[test]
 fn b2_backlog_stays_readable_after_the_path_has_exited() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut path = start_bytes_path(&folder, &mounted);
     let mut first = File::open(mounted.path("bytes/read:-/all")).unwrap();
@@ -71,7 +71,7 @@ fn b2_backlog_stays_readable_after_the_path_has_exited() {
 #[test]
 fn b2_stream_of_a_killed_path_ends_with_an_error() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut path = start_bytes_path(&folder, &mounted);
     let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
@@ -89,7 +89,7 @@ fn b2_stream_of_a_killed_path_ends_with_an_error() {
 #[test]
 fn b2_stream_that_lost_blocks_ends_with_an_error() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut path = start_bytes_path(&folder, &mounted);
     let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
@@ -110,7 +110,7 @@ fn b2_stream_that_lost_blocks_ends_with_an_error() {
 #[test]
 fn b2_stream_of_a_removed_filter_ends_after_its_backlog() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let mut path = start_bytes_path(&folder, &mounted);
     let mut stream = File::open(mounted.path("bytes/read:-/inspect/all")).unwrap();

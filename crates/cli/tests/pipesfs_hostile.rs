@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, Reader, run_in};
+use common::mounted::{Mounted, ProcessGuard, run_in};
 use common::{Folder, Guard};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -18,17 +18,17 @@ const BOB: u32 = 41_032;
 const EDEADLK: i32 = 35;
 
 /// A PipesFS mount that all users of a machine share.
-struct Shared {
+struct SharedMount {
     mounted: Mounted,
     folder: Folder,
     _daemon: Guard,
 }
 
-impl Shared {
+impl SharedMount {
     fn new(options: &[&str]) -> Option<Self> {
         need::require_root()?;
         let folder = Folder::accessible_to_all();
-        let daemon = folder.daemon();
+        let daemon = folder.start_daemon();
         let mounted = Mounted::new(&folder, options)?;
         Some(Self { mounted, folder, _daemon: daemon })
     }
@@ -45,10 +45,10 @@ impl Shared {
     }
 
     /// Starts a path of a user under a name.
-    fn start_path_as_user(&self, uid: u32, name: &str, line: &str) -> Reader {
+    fn start_path_as_user(&self, uid: u32, name: &str, line: &str) -> ProcessGuard {
         let mut path = self.folder.command_as_user((uid, uid), None);
         path.args(["run", "-q", "--as", name, line]);
-        Reader(path.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        ProcessGuard(path.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 }
 
@@ -98,7 +98,7 @@ const ATTACK_COMMANDS: [&str; 39] = [
 
 #[test]
 fn b13_hostile_user_reads_and_changes_no_path_of_another() {
-    let Some(shared) = Shared::new(&["--all-users"]) else { return };
+    let Some(shared) = SharedMount::new(&["--all-users"]) else { return };
     let line = "generate rate=1000 | udp | dport |9 count";
     let _hers = shared.start_path_as_user(ALICE, "hers", line);
     wait_until("hers is shown", || shared.mounted.path("hers/generate/udp").is_dir());
@@ -131,7 +131,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
 
 #[test]
 fn t8_many_readers_leave_connections_for_commands() {
-    let Some(shared) = Shared::new(&[]) else { return };
+    let Some(shared) = SharedMount::new(&[]) else { return };
     let folder = &shared.folder;
     let mut path = folder.spawn_named("web", "generate rate=1000 | count");
     wait_until("it is shown", || shared.mounted.path("web/generate/count").is_dir());
@@ -148,7 +148,7 @@ fn t8_many_readers_leave_connections_for_commands() {
 
 #[test]
 fn t20_sending_filter_is_refused_without_the_right_of_its_path() {
-    let Some(shared) = Shared::new(&["--all-users"]) else { return };
+    let Some(shared) = SharedMount::new(&["--all-users"]) else { return };
     assert_eq!(shared.run_as(ALICE, "mkdir stream:form=frame").1, 0);
     let (output, status) = shared.run_as(ALICE, "mkdir stream/tx:lo");
     assert!(status != 0 && output.contains("Operation not permitted"), "{output}");
@@ -162,7 +162,7 @@ fn t20_sending_filter_is_refused_without_the_right_of_its_path() {
 
 #[test]
 fn t20_files_below_the_mount_are_refused_instead_of_a_deadlock() {
-    let Some(shared) = Shared::new(&["-o", "exec"]) else { return };
+    let Some(shared) = SharedMount::new(&["-o", "exec"]) else { return };
     let _path = shared.folder.spawn_named("web", "generate rate=1000 | udp | count");
     wait_until("it is shown", || shared.mounted.path("web/generate/udp").is_dir());
     let link = shared.folder.path().join("detour");
@@ -187,7 +187,7 @@ fn t20_files_below_the_mount_are_refused_instead_of_a_deadlock() {
 
 #[test]
 fn b6_recursive_copy_makes_the_filters_and_reports_their_files() {
-    let Some(shared) = Shared::new(&[]) else { return };
+    let Some(shared) = SharedMount::new(&[]) else { return };
     let line = "generate rate=1000 | (udp | dport |9 sample 3) + inspect";
     let _path = shared.folder.spawn_named("web", line);
     wait_until("it is shown", || shared.mounted.path("web/generate/inspect").is_dir());

@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, Reader, signal};
+use common::mounted::{Mounted, ProcessGuard, signal};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -28,15 +28,15 @@ const OPERATIONS: [(&str, &str); 8] = [
 /// Kills a server while programs use its mount, and asserts that each program ends.
 fn kill_server_in_use(folder: &Folder, mounted: &Mounted, round: usize) {
     let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
-    let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+    let mut server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
     wait_until("it is mounted", || mounted.path("web/generate/udp").is_dir());
     let start = |(_, script): &(&str, &str)| {
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).current_dir(&mounted.directory);
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Reader(shell.spawn().unwrap())
+        ProcessGuard(shell.spawn().unwrap())
     };
-    let mut programs: Vec<Reader> = OPERATIONS.iter().map(start).collect();
+    let mut programs: Vec<ProcessGuard> = OPERATIONS.iter().map(start).collect();
     // The number of calls determines the point of the operations at which the server is killed.
     let loops = round * 7 % 23;
     for _ in 0..loops {
@@ -59,7 +59,7 @@ fn kill_servers(rounds: usize) {
         return;
     }
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let mounted = Mounted { directory: folder.path().join("pipes") };
     fs::create_dir(&mounted.directory).unwrap();
     let path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
@@ -88,7 +88,7 @@ fn b13_server_killed_200_times_ends_every_operation() {
 #[test]
 fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=20000 size=1400 | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
@@ -111,7 +111,7 @@ fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
 #[test]
 fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let path = folder.spawn_named("web", "generate rate=2000 | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
@@ -143,7 +143,7 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
 #[test]
 fn b1_path_names_neither_collide_nor_leave_the_mount() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let request = "generate rate=100 | match 'a/../../b' | match '..' | match '.' | match '#2' | \
                    match '%2F' | match ' ' | match 'all' | discard";

@@ -35,7 +35,7 @@ fn filters_below(directory: &Path) -> BTreeSet<String> {
 #[test]
 fn b1_next_listing_of_many_filters_contains_each_edit() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let arc = |class| format!("(|{class} sample 2 | count)");
     let arcs: Vec<String> = (1..=CLASS_COUNT).map(arc).collect();
@@ -68,7 +68,7 @@ fn b1_next_listing_of_many_filters_contains_each_edit() {
 #[test]
 fn b1_published_state_is_a_table_below_its_filter() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let name = format!("files-{}", std::process::id());
     let line = format!("generate rate=1000 | udp | count state={name} | discard");

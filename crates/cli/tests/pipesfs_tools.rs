@@ -24,7 +24,7 @@ fn run_script_if_installed(mounted: &Mounted, program: &str, script: &str) -> Op
 #[test]
 fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let request = "generate rate=2000 | udp | dport | ((|9 count) + (|10:20 sample 2 | count))";
     let _path = folder.spawn_named("web", request);
@@ -65,7 +65,7 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
 #[test]
 fn b1_shells_complete_names_of_filters_and_classes() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp/dport").is_dir());
@@ -113,7 +113,7 @@ fn read_frame_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
 #[test]
 fn b2_stream_of_replicas_has_each_block_once() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let request = "--parallel=2 generate rate=4000 seq=yes | dport |all count";
     let _path = folder.spawn_named("copied", request);
@@ -140,7 +140,7 @@ fn b2_stream_of_replicas_has_each_block_once() {
 #[test]
 fn b2_capture_programs_read_live_streams_and_count_losses() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=20000 seq=yes | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
@@ -168,7 +168,7 @@ fn b2_capture_programs_read_live_streams_and_count_losses() {
 #[test]
 fn b9_path_has_a_tap_only_while_a_stream_is_open() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let path = folder.spawn_named("web", "generate rate=2000 | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
@@ -192,7 +192,7 @@ fn b13_permissions_can_be_reduced_but_not_widened() {
     }
     const ALICE: u32 = 41_031;
     let folder = Folder::accessible_to_all();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &["--all-users"]) else { return };
     let as_alice = |program: &str, words: &[&str]| {
         let mut command = folder.command_as_user((ALICE, ALICE), Some(program));
@@ -202,7 +202,7 @@ fn b13_permissions_can_be_reduced_but_not_widened() {
     let line = "generate rate=1000 | udp | count";
     let mut run = folder.command_as_user((ALICE, ALICE), None);
     run.args(["run", "-q", "--as", "hers", line]);
-    let _path = common::mounted::Reader(run.spawn().unwrap());
+    let _path = common::mounted::ProcessGuard(run.spawn().unwrap());
     wait_until("it is shown", || mounted.path("hers/generate").is_dir());
     let succeeds = |script: &str| {
         let output = as_alice("sh", &["-c", script]).output().unwrap();

@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::mounted::{Mounted, Reader, run_in, signal, stop};
+use common::mounted::{Mounted, ProcessGuard, run_in, signal, stop};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -20,7 +20,7 @@ const O_NONBLOCK: i32 = 0o4000;
 /// writer.
 const BUFFER_HTTP_REQUEST: &str = "buffer clean link=stream | http | (|get count + |post count)";
 
-fn writer(path: &Path) -> File {
+fn open_for_writing(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).unwrap_or_else(|why| panic!("{path:?}: {why}"))
 }
 
@@ -41,14 +41,14 @@ fn assert_refused(mounted: &Mounted, name: &str, why: &str) {
 #[test]
 fn b7_each_open_for_writing_is_a_separate_stream() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("clean", BUFFER_HTTP_REQUEST);
     wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
     let all = mounted.path("clean/buffer:clean/all");
     // Two HTTP requests are written alternately, through separate files. The first line of each is
     // split between two writes.
-    let (mut one, mut other) = (writer(&all), writer(&all));
+    let (mut one, mut other) = (open_for_writing(&all), open_for_writing(&all));
     one.write_all(b"GET /on").unwrap();
     other.write_all(b"POST /ot").unwrap();
     one.write_all(b"e HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -74,13 +74,13 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
 #[test]
 fn b7_killed_writer_leaves_an_incomplete_message() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let path = spawn_path_with_report(&folder, "cut", "buffer cut link=stream | http | count");
     wait_until("it is shown", || mounted.path("cut/buffer:cut/http").is_dir());
     let mut cat = Command::new("cat");
-    cat.stdin(Stdio::piped()).stdout(writer(&mounted.path("cut/buffer:cut/all")));
-    let mut killed = Reader(cat.spawn().unwrap());
+    cat.stdin(Stdio::piped()).stdout(open_for_writing(&mounted.path("cut/buffer:cut/all")));
+    let mut killed = ProcessGuard(cat.spawn().unwrap());
     // Only the child process may have the file open.
     drop(cat);
     let head = b"POST /cut HTTP/1.1\r\nContent-Length: 1000\r\n\r\nonly the beginning";
@@ -120,7 +120,7 @@ fn stop_and_read_report(folder: &Folder, name: &str, path: Child) -> String {
 #[test]
 fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let path = folder.spawn_named("slow", "buffer slow link=none | count");
     wait_until("it is shown", || mounted.path("slow/buffer:slow").is_dir());
@@ -132,7 +132,7 @@ fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     blocking.args(["-c", "exec head -c 100000000 /dev/zero > slow/buffer:slow/all"]);
     blocking.current_dir(&mounted.directory).stderr(Stdio::null());
     // The process of the path is stopped, so the writer fills its socket.
-    let _quiet = writer(&all);
+    let _quiet = open_for_writing(&all);
     stop(process);
     let piece = [0u8; 100_000];
     let mut written = 0;
@@ -152,7 +152,7 @@ poll.register(fd, select.POLLOUT)
 print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         let mut waiting = Command::new("python3");
         waiting.args(["-c", poll]).stdout(nonblocking.try_clone().unwrap());
-        let mut waiting = Reader(waiting.stderr(Stdio::piped()).spawn().unwrap());
+        let mut waiting = ProcessGuard(waiting.stderr(Stdio::piped()).spawn().unwrap());
         let waits = || is_blocked_in_kernel_function(waiting.0.id(), "poll");
         wait_until("it polls", waits);
         signal("-CONT", process);
@@ -164,7 +164,7 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
     }
     wait_until("it is emitted", || mounted.number("slow/buffer:slow/stats/bytes") == written);
     // A signal ends a blocked write.
-    let mut blocked = Reader(blocking.spawn().unwrap());
+    let mut blocked = ProcessGuard(blocking.spawn().unwrap());
     wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
     stop(process);
     wait_until("it waits", || is_blocked_in_kernel_function(blocked.0.id(), "fuse"));
@@ -186,11 +186,11 @@ fn is_blocked_in_kernel_function(process: u32, name: &str) -> bool {
 #[test]
 fn b7_writers_fail_with_a_reason_when_the_path_ends() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let path = spawn_path_with_report(&folder, "over", "buffer over link=none | count");
     wait_until("it is shown", || mounted.path("over/buffer:over").is_dir());
-    let mut open = writer(&mounted.path("over/buffer:over/all"));
+    let mut open = open_for_writing(&mounted.path("over/buffer:over/all"));
     open.write_all(b"accepted").unwrap();
     // Accepted bytes are delivered, even if the path is stopped immediately afterwards.
     let report = stop_and_read_report(&folder, "over", path);
@@ -203,16 +203,16 @@ fn b7_writers_fail_with_a_reason_when_the_path_ends() {
 #[test]
 fn b7_killed_server_ends_sessions_but_not_the_path() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::without_server(&folder) else { return };
     let _path = folder.spawn_named("served", "buffer served link=stream | http | count");
     for round in 1..4 {
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
-        let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
+        let mut server = ProcessGuard(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("it is mounted", || mounted.path("served/buffer:served/http").is_dir());
         let blocks = || mounted.number("served/buffer:served/stats/blocks");
         let before = blocks();
-        let mut open = writer(&mounted.path("served/buffer:served/all"));
+        let mut open = open_for_writing(&mounted.path("served/buffer:served/all"));
         open.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
         wait_until("it is emitted", || blocks() == before + 1);
         server.0.kill().unwrap();
@@ -232,7 +232,7 @@ fn b7_killed_server_ends_sessions_but_not_the_path() {
 #[test]
 fn b7_written_capture_yields_frames_or_a_reason() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "buffer web | tcp | http |get count");
     wait_until("it is shown", || mounted.path("web/buffer:web/tcp/http").is_dir());
@@ -243,7 +243,7 @@ fn b7_written_capture_yields_frames_or_a_reason() {
     wait_until("requests come", || {
         mounted.number("web/buffer:web/tcp/http/get/count/stats/blocks") > 0
     });
-    let mut damaged = writer(&mounted.path("web/buffer:web/all.pcap"));
+    let mut damaged = open_for_writing(&mounted.path("web/buffer:web/all.pcap"));
     damaged.write_all(b"this is no capture").unwrap();
     wait_until("it is refused", || damaged.write_all(b"more").is_err());
     assert!(mounted.text(".error").contains("capture"), "{}", mounted.text(".error"));
@@ -258,7 +258,7 @@ fn b7_written_capture_yields_frames_or_a_reason() {
 #[test]
 fn b7_written_blocks_count_as_output_of_the_filter() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path =
         folder.spawn_named("web", "generate rate=1000 | tcp | http | (|get count + |post count)");
@@ -273,7 +273,7 @@ fn b7_written_blocks_count_as_output_of_the_filter() {
 #[test]
 fn b7_argument_is_changed_when_the_write_returns() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=1000 | ratelimit 500 | udp | count");
     let at = |name: &str| format!("web/generate/{name}");
@@ -297,7 +297,8 @@ fn b7_argument_is_changed_when_the_write_returns() {
         let error = mounted.text(".error");
         assert!(error.contains(why), "{error}");
     }
-    let truncate = |name: &str, length: u64| writer(&mounted.path(&at(name))).set_len(length);
+    let truncate =
+        |name: &str, length: u64| open_for_writing(&mounted.path(&at(name))).set_len(length);
     truncate("ratelimit:100/config/burst", 0).unwrap();
     assert_eq!(
         truncate("ratelimit:100/config/burst", 5).unwrap_err().kind(),

@@ -112,9 +112,9 @@ fn v10_request_that_fails_to_start_leaves_no_record() {
 #[test]
 fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "generate seq=yes rate=1000 | count";
-    let mut path = folder.begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
+    let mut path = folder.spawn_silent(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
     folder.wait_until_listed("kept");
     let set = |words: &[&str]| folder.run(&[&["set", "kept"], words].concat());
     let kernel = set(&["move", "count", "kernel"]);

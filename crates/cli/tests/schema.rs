@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::schema_validator::judge;
+use common::schema_validator::validate_outputs;
 use testkit::{need, wait_until};
 
 #[test]
@@ -51,7 +51,7 @@ fn outputs_without_a_daemon_fit_their_schemas() {
     for line in ["tcp | http | count", "udp | drop"] {
         outputs.push(("why", out(&["why", "-j", "ip", web, line])));
     }
-    let Some(verdict) = judge(&outputs) else { return };
+    let Some(verdict) = validate_outputs(&outputs) else { return };
     assert_eq!(
         verdict,
         "checked check doctor doctor-subject examples explain filters line-end run why\n"
@@ -61,7 +61,7 @@ fn outputs_without_a_daemon_fit_their_schemas() {
 #[test]
 fn outputs_about_paths_fit_their_schemas() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let lines = [
         ("a", "generate rate=1000 | count state=ports"),
         ("b", "--latency=100ms generate rate=1000 | pcap z.pcap"),
@@ -90,14 +90,14 @@ fn outputs_about_paths_fit_their_schemas() {
     if has_kernel {
         outputs.push(("top", out(&["top", "--once", "-j", "e"])));
     }
-    let Some(verdict) = judge(&outputs) else { return };
+    let Some(verdict) = validate_outputs(&outputs) else { return };
     assert_eq!(verdict, "checked ps spaces state states top\n");
 }
 
 #[test]
 fn outputs_of_start_set_and_stop_fit_their_schemas() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let run = |words: &[&str], status| {
         let ran = folder.run(words);
         assert_eq!(ran.status, Some(status), "{words:?}: {}", ran.err);
@@ -121,7 +121,7 @@ fn outputs_of_start_set_and_stop_fit_their_schemas() {
     assert!(paths[0]["report"].as_str().unwrap().contains("blocks"), "{stopped}");
     assert!(paths[1]["error"].as_str().unwrap().contains("nobody"), "{stopped}");
     let outputs = [("start", started), ("start", unnamed), ("set", set), ("stop", stopped)];
-    let Some(verdict) = judge(&outputs) else { return };
+    let Some(verdict) = validate_outputs(&outputs) else { return };
     assert_eq!(verdict, "checked set start stop\n");
 }
 

@@ -178,7 +178,7 @@ fn a14_v10_record_of_two_session_filters_replays_identically() {
 #[test]
 fn a14_v3_v10_inserted_session_filter_replays_identically() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "generate rate=1000 size=60 flows=5 | (udp + inspect) | json";
     let out = || fs::read_to_string(folder.path().join("out")).unwrap_or_default();
     let mut path = folder.streamline(&["run", "--as", "two", "-q", "--record=r.pcapng", line]);

@@ -92,7 +92,7 @@ fn count_multiples(blocks: std::ops::Range<u64>, every: u64) -> u64 {
 #[test]
 fn v3_argument_is_set_while_the_path_runs() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let child = start_path(&folder, &["generate rate=5000 | sample 10 | count"]);
     wait_for_blocks(&folder, 100);
     let refused = |words: &[&str], why: &str| {
@@ -130,7 +130,7 @@ fn v3_argument_is_set_while_the_path_runs() {
 #[test]
 fn v3_argument_is_set_in_all_worker_processes() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "--engines=2 generate rate=5000 flows=16 | udp | regex x |all discard";
     let child = start_path(&folder, &[line]);
     wait_for_blocks(&folder, 100);
@@ -153,7 +153,7 @@ fn v3_argument_is_set_in_all_worker_processes() {
 #[test]
 fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "generate rate=5000 | sample 10 | pcap got.pcap";
     let child = start_path(&folder, &["--record=r.pcapng", line]);
     wait_for_blocks(&folder, 100);
@@ -174,7 +174,7 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
 #[test]
 fn v3_subtree_moves_to_another_path_with_its_state() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let one = start_named_path(&folder, "one", "generate rate=5000 | sample 10 | count");
     let two =
         start_named_path(&folder, "two", "generate count=7 | discard ; generate rate=1 | discard");
@@ -238,7 +238,7 @@ fn wait_for_total_blocks(folder: &Folder, path: &str, wanted: u64) {
 #[test]
 fn v3_move_to_a_stopped_path_changes_neither() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let one = start_named_path(&folder, "one", "generate rate=5000 | count");
     let other = start_named_path(&folder, "other", "generate rate=1000 | discard");
     let signal = |name: &str| {
@@ -270,7 +270,7 @@ fn v3_move_to_a_stopped_path_changes_neither() {
 #[test]
 fn request_file_may_have_dos_line_endings() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let text = "generate rate=100\r\n| count\r\n";
     std::fs::write(folder.path().join("r.pipe"), text).unwrap();
     let started = folder.run(&["start", "dos", text]);

@@ -73,7 +73,7 @@ impl Fixture {
         CommandResult::from(self.command(uid, words).stdin(Stdio::null()).output().unwrap())
     }
 
-    fn daemon(&self) -> Daemon {
+    fn start_daemon(&self) -> Daemon {
         let place = self.daemon_dir();
         let words = ["daemon", "--socket", place.to_str().unwrap()];
         let mut command = self.command(own_uid(), &words);
@@ -97,7 +97,7 @@ impl Fixture {
 const DAEMON_DIR_VARIABLE: &str = "STREAMLINE_TEST_PLACE";
 
 fn own_uid() -> u32 {
-    sys::process::identity().0
+    sys::process::effective_ids().0
 }
 
 /// A running daemon. It and its paths are killed on drop.
@@ -164,7 +164,7 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     let no_daemon = fixture.run(ALICE, &["ps"]);
     assert_eq!(no_daemon.status, Some(3), "{no_daemon:?}");
     assert!(no_daemon.err.contains("streamline daemon --user"), "{no_daemon:?}");
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let number = fixture.start(ALICE, "web");
     let taken = fixture.run(ALICE, &["start", "web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "{taken:?}");
@@ -227,7 +227,7 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
         return;
     }
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let (one, other) = (fixture.start(ALICE, "one"), fixture.start(BOB, "other"));
     let process = daemon.path_process_id(one).unwrap();
     signal_process(process, "KILL");
@@ -246,7 +246,7 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
 #[test]
 fn t10_programs_of_a_killed_path_are_killed() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let request = "generate rate=10 | exec \"sleep 1000 & sleep 1001\" | discard";
     let ran = fixture.run(BOB, &["start", "programs", request]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -271,12 +271,12 @@ fn t10_programs_of_a_killed_path_are_killed() {
 #[test]
 fn t10_paths_outlive_their_daemon_and_register_again() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let number = fixture.start(own_uid(), "web");
     let process = daemon.path_process_id(number).unwrap();
     daemon.kill_daemon();
     assert!(fixture.daemon_dir().exists(), "who is killed cleans nothing up");
-    let next = fixture.daemon();
+    let next = fixture.start_daemon();
     wait_until("the path has registered again", || next.path_process_id(number) == Some(process));
     let stopped = fixture.run(own_uid(), &["stop", "web"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
@@ -288,7 +288,7 @@ fn t10_paths_outlive_their_daemon_and_register_again() {
 #[test]
 fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let process = daemon.path_process_id(fixture.start(own_uid(), "web")).unwrap();
     let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
@@ -331,7 +331,7 @@ fn t12_one_user_cannot_occupy_all_connections() {
         return;
     }
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let test = fixture.folder.path().join("test");
     let own = std::env::current_exe().unwrap();
     if fs::hard_link(&own, &test).is_err() {
@@ -390,7 +390,7 @@ fn child_process_occupies_connections() {
 #[test]
 fn run_is_registered_unless_embedded() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let path = |words: &[&str]| {
         let mut command = fixture.command(own_uid(), words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
@@ -457,7 +457,7 @@ fn run_is_registered_unless_embedded() {
 #[test]
 fn v9_tap_starts_with_the_retained_blocks_of_a_path() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let line = "generate seq=yes rate=2000 | count";
     let mut path = fixture.command(own_uid(), &["run", "--as", "past", "--history=8M", "-q", line]);
     path.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -542,7 +542,7 @@ fn service_manager_passes_sockets_and_is_notified() {
 #[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
 fn t10_killed_path_is_unregistered_within_the_time_limit() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let mut times = Vec::new();
     for _ in 0..20 {
         let number = fixture.start(own_uid(), "web");
@@ -565,7 +565,7 @@ fn t10_killed_path_is_unregistered_within_the_time_limit() {
 #[ignore = "takes a minute: cargo test -p streamline-cli --test shared -- --ignored"]
 fn t8_hundred_thousand_connections_leak_no_descriptor() {
     let fixture = Fixture::new();
-    let daemon = fixture.daemon();
+    let daemon = fixture.start_daemon();
     let open = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
     let before = open();
     let packets = daemon.place.join("io.streamline.packets");

@@ -62,7 +62,7 @@ const FOUR_SPACES_REQUEST: &str = "generate rate=2000 size=200 | (dport untruste
 #[test]
 fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
     let mut path = Value::Null;
     wait_until("all have done something", || {
@@ -118,7 +118,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
 #[test]
 fn j2_spaces_lists_replicas() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "--parallel=2 generate rate=2000 | dport |all count";
     let _run = folder.spawn_named("copied", line);
     let path = path_spaces(&folder, "copied");
@@ -134,7 +134,7 @@ fn j2_spaces_lists_replicas() {
 #[test]
 fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     // The program stops itself and does not read, so the thread that writes to it never replies.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
     let _run = folder.spawn_named("stuck", line);
@@ -158,10 +158,10 @@ fn j3_stopped_program_is_reported_and_can_be_pinned() {
 #[test]
 fn j3_blocked_thread_reports_the_full_ring() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     assert!(made.unwrap().success());
-    let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
+    let _run = folder.spawn_silent(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
     // The reader opens the pipe but does not read, so the sink blocks, and then its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
     folder.wait_until_listed("full");
@@ -186,7 +186,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
 #[test]
 fn j4_pinned_space_stays_on_its_processor() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
     let before = path_spaces(&folder, "all");
     let any = verified_processors(&space_of_filter(&before, "generate"));
@@ -219,7 +219,7 @@ fn j4_pinned_space_stays_on_its_processor() {
 #[test]
 fn j4_pinned_space_stays_pinned_through_a_change() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
     let _run = folder.spawn_named("all", line);
     let first = || verified_processors(&space_of_filter(&path_spaces(&folder, "all"), "generate"));
@@ -238,7 +238,7 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
 #[test]
 fn j4_worker_process_can_be_pinned_elsewhere() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let line = "--engines=2 generate rate=1000 | dport |all discard";
     let _run = folder.spawn_named("both", line);
     let engines = || {
@@ -275,7 +275,7 @@ fn j2_j4_users_list_and_pin_only_their_own_spaces() {
         return;
     }
     let folder = Folder::accessible_to_all();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let of = |uid: u32, words: &[&str]| {
         let mut command = folder.command_as_user((uid, uid), None);
         command.args(words);

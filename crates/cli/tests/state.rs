@@ -92,7 +92,7 @@ fn m3_published_state_equals_the_ledger() {
         path.write_input(&frames);
         let all = vec![vec![100 * round, 6000 * round, 0]];
         wait::wait_until("what came", || reader.snapshot().rows == all);
-        assert!(reader.snapshot().whole);
+        assert!(reader.snapshot().is_consistent);
         assert_eq!(sample.snapshot().rows, [[300 * round]]);
         let state = run_state_command(&folder, &name);
         assert_eq!((&state["rows"][0][0], &state["whole"]), (&(100 * round).into(), &true.into()));
@@ -190,7 +190,7 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let last: Value = serde_json::from_str(&last).unwrap();
     assert_eq!(last["ended"], true, "{last}");
     let look = reader.snapshot();
-    assert!(look.ended && look.rows.len() + look.torn == 1, "{look:?}");
+    assert!(look.ended && look.rows.len() + look.torn_rows == 1, "{look:?}");
     assert_eq!(folder.run(&["state", &name]).status, Some(3), "the name is free");
 }
 

@@ -10,7 +10,7 @@ use common::screen::Screen;
 #[test]
 fn top_keys_show_help_sort_filter_and_open_nodes() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _path = folder.spawn_named("web", "generate rate=1000 | udp | count");
     let Some(mut screen) = Screen::start(&folder, "top --every=200ms web") else { return };
     screen.wait_for("? help, q quits");
@@ -30,7 +30,7 @@ fn top_keys_show_help_sort_filter_and_open_nodes() {
 #[test]
 fn top_keys_without_a_path_sort_filter_and_open_paths() {
     let folder = Folder::new();
-    let _daemon = folder.daemon();
+    let _daemon = folder.start_daemon();
     let _web = folder.spawn_named("web", "generate rate=1000 | udp | count");
     let _slow = folder.spawn_named("slow", "generate rate=10 | ip | count");
     let Some(mut screen) = Screen::start(&folder, "top --every=200ms") else { return };

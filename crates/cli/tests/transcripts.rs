@@ -28,10 +28,13 @@ fn run_in_shell(folder: &Folder, typed: &str) -> String {
 /// Replaces the number of filters in a line with `N`, because the number changes with every new
 /// filter.
 fn mask_filter_count(line: &str) -> String {
-    const BEFORE: &str = "lists all ";
-    match line.split_once(BEFORE) {
+    const FILTER_COUNT_PREFIX: &str = "lists all ";
+    match line.split_once(FILTER_COUNT_PREFIX) {
         Some((head, tail)) => {
-            format!("{head}{BEFORE}N{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()))
+            format!(
+                "{head}{FILTER_COUNT_PREFIX}N{}",
+                tail.trim_start_matches(|c: char| c.is_ascii_digit())
+            )
         }
         None => line.to_owned(),
     }

@@ -11,8 +11,8 @@ mod conditions;
 mod descriptors;
 #[path = "udp_door/drops.rs"]
 mod drops;
-#[path = "udp_door/edges.rs"]
-mod edges;
+#[path = "udp_door/epoll_modes.rs"]
+mod epoll_modes;
 #[path = "udp_door/groups.rs"]
 mod groups;
 #[path = "udp_door/name_servers.rs"]
@@ -33,7 +33,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use sys::bpf::{Side, tcx_chain};
+use sys::bpf::{TrafficDirection, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
@@ -45,7 +45,7 @@ const PORT: u16 = 5400;
 /// from a ring.
 const DATAGRAMS_UNTIL_PROMOTION: usize = 160;
 /// Maximum time that a test waits for a reply of the server.
-const LIMIT: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server that runs under `streamline exec --with=udp` in the server's namespace.
 struct Server<'p> {
@@ -60,7 +60,7 @@ fn prepare() -> Option<(NamespacePair, Folder, PathBuf)> {
     need::require_bpf()?;
     need::require_command("cc")?;
     let pair = NamespacePair::new(DevicePairSettings::default())?;
-    common::build_library();
+    common::build_pipes_library();
     common::build_udp_library();
     let folder = Folder::new();
     let program = compile("echo.c", &folder);
@@ -108,13 +108,13 @@ impl<'p> Server<'p> {
     fn client(&self) -> UdpSocket {
         let socket =
             self.pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
         socket
     }
 
     /// Sends `quit` to the server, and waits until it has exited. Returns its standard error.
     fn finish(mut self, client: &UdpSocket) -> String {
-        exchange(client, b"quit");
+        exchange_datagram(client, b"quit");
         wait_until("the server ends", || self.process.0.try_wait().unwrap().is_some());
         let status = self.process.0.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.errors());
@@ -122,16 +122,16 @@ impl<'p> Server<'p> {
     }
 }
 
-fn address() -> SocketAddr {
+fn server_address() -> SocketAddr {
     SocketAddr::new(SERVER.parse().unwrap(), PORT)
 }
 
 /// Sends a datagram to the server. Asserts that the server replies with the same bytes.
-fn exchange(client: &UdpSocket, bytes: &[u8]) {
-    client.send_to(bytes, address()).unwrap();
+fn exchange_datagram(client: &UdpSocket, bytes: &[u8]) {
+    client.send_to(bytes, server_address()).unwrap();
     let mut room = vec![0; 1 << 16];
     let (length, from) = receive(client, &mut room);
-    assert_eq!((&room[..length], from), (bytes, address()));
+    assert_eq!((&room[..length], from), (bytes, server_address()));
 }
 
 /// Receives a datagram. Repeats the call if a signal interrupts it.
@@ -149,14 +149,14 @@ fn exchange_numbered_datagrams(client: &UdpSocket, count: usize) {
     for number in 0..count {
         let mut bytes = vec![number as u8; 4 + number % 1400];
         bytes[..4].copy_from_slice(&(number as u32).to_be_bytes());
-        exchange(client, &bytes);
+        exchange_datagram(client, &bytes);
     }
 }
 
 /// Sends several datagrams at once. Asserts that the server replies once to each of them.
 fn exchange_datagrams_at_once(client: &UdpSocket, count: u32) {
     for number in 0..count {
-        client.send_to(&number.to_be_bytes(), address()).unwrap();
+        client.send_to(&number.to_be_bytes(), server_address()).unwrap();
     }
     let mut room = [0; 100];
     let mut answers: Vec<u32> = (0..count)
@@ -194,7 +194,7 @@ fn reported_counts_per_socket(errors: &str) -> Vec<(u64, u64)> {
 fn attached_ingress_program_count(pair: &NamespacePair) -> usize {
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
-        tcx_chain(index, Side::Ingress).unwrap().members.len()
+        tcx_chain(index, TrafficDirection::Ingress).unwrap().members.len()
     })
 }
 
@@ -217,10 +217,10 @@ fn c1_udp_servers_receive_from_their_ring_with_each_call() {
         let client = server.client();
         exchange_numbered_datagrams(&client, 400);
         exchange_datagrams_at_once(&client, 64);
-        exchange(&client, b"");
+        exchange_datagram(&client, b"");
         // This datagram arrives in fragments, which the kernel reassembles, so it does not come
         // from the ring.
-        exchange(&client, &[7; 3000]);
+        exchange_datagram(&client, &[7; 3000]);
         exchange_datagrams_at_once(&client, 8);
         let errors = server.finish(&client);
         let (ring, all) = reported_datagram_counts(&errors);
@@ -237,7 +237,7 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
     let client = server.client();
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 1);
-    exchange(&client, b"fork");
+    exchange_datagram(&client, b"fork");
     // Until the program is detached, datagrams are copied to the ring of the parent, which does not
     // read while it waits for its child.
     wait_until("the program is gone", || attached_ingress_program_count(&pair) == 0);

@@ -24,7 +24,7 @@ fn v12_trace_does_not_change_published_state() {
     let folder = Folder::new();
     let name = format!("why-{}", std::process::id());
     let line = format!("count state={name}");
-    let _path = folder.begin(&["run", "-q", &format!("generate rate=100 | {line}")]);
+    let _path = folder.spawn_silent(&["run", "-q", &format!("generate rate=100 | {line}")]);
     wait_until("the state is published", || folder.run(&["state", &name]).status == Some(0));
     let nodes = node_fates(&folder, &["udp", "examples/web.pcap", &line]);
     assert_eq!(nodes[1]["filter"], "count");
@@ -140,7 +140,8 @@ fn v12_flow_is_found_behind_tags_and_extension_headers() {
     for flow in ["tcp 10.0.0.1:4000 10.0.0.2:80", "tcp port 80 and host 10.0.0.2"] {
         assert_eq!(packet_numbers_of_flow(frames.clone(), flow), [1, 2], "{flow}");
     }
-    let six = || Frame::ethernet().ipv6("fd00::1", "fd00::2").extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+    let six =
+        || Frame::ethernet().ipv6("fd00::1", "fd00::2").ipv6_extension(60, &[0, 1, 4, 0, 0, 0, 0]);
     let frames = vec![
         tcp(six()),
         six().udp(4000, 80, b""),

@@ -10,7 +10,7 @@
 //! The directory must belong to root or to the daemon's user, and no other user may write to it.
 //! The daemon opens it once and uses the descriptor, so later changes to its path have no effect.
 
-use member::place::socket_name;
+use member::daemon_directories::socket_name;
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use sys::abstract_socket::AcceptedContent;
 use sys::local_socket::{self, Framing};
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 const LOCK_FILE: &str = "lock";
 /// Maximum number of connections waiting to be accepted on a socket.
@@ -225,8 +225,8 @@ impl Directory {
 /// write.
 fn check_directory_owner_and_mode(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
-    let own = sys::process::identity().0;
-    if status.uid != own && status.uid != ROOT {
+    let own = sys::process::effective_ids().0;
+    if status.uid != own && status.uid != ROOT_UID {
         let why = format!("it belongs to user {}, and not to user {own} or root", status.uid);
         return Err(unsafe_directory_error(path, &why));
     }
@@ -241,10 +241,10 @@ fn check_directory_owner_and_mode(path: &Path, directory: &OwnedFd) -> Result<()
 /// user. The error is the reason.
 pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
-    let own = sys::process::identity().0;
+    let own = sys::process::effective_ids().0;
     match () {
         () if !about.is_file() => Err("it is not a regular file".to_owned()),
-        () if about.uid() != own && about.uid() != ROOT => {
+        () if about.uid() != own && about.uid() != ROOT_UID => {
             Err(format!("it belongs to user {}, and not to root", about.uid()))
         }
         () if about.mode() & 0o022 != 0 => Err(format!(
@@ -264,7 +264,7 @@ fn system_error(call: &'static str, path: &Path, error: &std::io::Error) -> Dire
     DirectoryError::System(sys::Error::new(call, path.display().to_string(), errno))
 }
 
-const ROOT: u32 = 0;
+const ROOT_UID: u32 = 0;
 const ELOOP: i32 = 40;
 const ENOTDIR: i32 = 20;
 
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::testing::TemporaryDirectory;
     use std::os::unix::fs::PermissionsExt as _;
-    use sys::steps::NO_ROLLBACK_LOG;
+    use sys::rollback::NO_ROLLBACK_LOG;
 
     #[test]
     fn t13_directory_admits_one_daemon_and_is_cleaned_up() {

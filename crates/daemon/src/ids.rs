@@ -42,7 +42,7 @@ pub(crate) struct DbufIdRanges {
     holders: BTreeSet<i32>,
     /// True if an earlier daemon has allocated dbuf ids, as the file shows. Processes that are
     /// still running may use these ids.
-    continues: bool,
+    has_earlier_ids: bool,
 }
 
 impl DbufIdRanges {
@@ -51,7 +51,7 @@ impl DbufIdRanges {
     pub(crate) fn new(machine: bool) -> Self {
         let first = if machine { DAEMON_ID_MIN } else { DAEMON_ID_MIN + IDS_PER_DAEMON_KIND };
         let (by_user, holders) = (BTreeMap::new(), BTreeSet::new());
-        Self { first, file: None, next: first, by_user, holders, continues: false }
+        Self { first, file: None, next: first, by_user, holders, has_earlier_ids: false }
     }
 
     /// Removes the file with the next free id when the daemon exits. Keeps the file if a running
@@ -62,7 +62,7 @@ impl DbufIdRanges {
             let program = Path::new("/proc").join(process.to_string()).join("exe");
             !matches!(program.read_link(), Err(error) if error.kind() == ErrorKind::NotFound)
         };
-        if self.file.is_some() && !self.continues && !self.holders.iter().any(runs) {
+        if self.file.is_some() && !self.has_earlier_ids && !self.holders.iter().any(runs) {
             // If the removal fails, the next daemon continues after these ids, so they are only
             // wasted.
             let _ = local_socket::remove(directory, IDS_FILE);
@@ -102,7 +102,7 @@ impl DbufIdRanges {
         let mut text = String::new();
         (&file).take(32).read_to_string(&mut text).ok()?;
         let stored = text.trim().parse();
-        self.continues = stored.is_ok();
+        self.has_earlier_ids = stored.is_ok();
         let stored = stored.unwrap_or(self.first);
         self.next = stored.clamp(self.first, self.first + IDS_PER_DAEMON_KIND);
         self.file = Some(file);

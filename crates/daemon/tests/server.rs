@@ -5,7 +5,7 @@
 use daemon::policy::Policy;
 use daemon::server::Server;
 use member::client::{Client, ClientError, QUERY_TIMEOUT};
-use member::place;
+use member::daemon_directories;
 use member::protocol::{Event, Register, Tap};
 use member::varlink::{Call, MESSAGE_MAX, Reply};
 use serde_json::{Value, json};
@@ -33,7 +33,8 @@ impl Daemon {
     fn start() -> Self {
         let folder = Self::unused_directory();
         let mut server =
-            Server::open(&folder, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG).unwrap();
+            Server::open(&folder, true, Policy::default(), &sys::rollback::NO_ROLLBACK_LOG)
+                .unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
         let stop_signal = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(stop_signal.as_fd()).unwrap());
@@ -53,8 +54,11 @@ impl Daemon {
     }
 
     fn connect_socket(&self, form: Framing) -> OwnedFd {
-        let name =
-            if form == Framing::Packets { place::PACKET_SOCKET } else { place::STREAM_SOCKET };
+        let name = if form == Framing::Packets {
+            daemon_directories::PACKET_SOCKET
+        } else {
+            daemon_directories::STREAM_SOCKET
+        };
         local_socket::connect_to(&self.folder.join(name), form, REPLY_TIMEOUT).unwrap()
     }
 }
@@ -127,7 +131,7 @@ fn daemon_serves_any_number_of_passed_sockets() {
         &folder,
         given.collect(),
         Policy::default(),
-        &sys::steps::NO_ROLLBACK_LOG,
+        &sys::rollback::NO_ROLLBACK_LOG,
     )
     .unwrap();
     let stop = Arc::new(EventFd::new().unwrap());
@@ -219,12 +223,13 @@ fn d3_q10_successive_daemons_never_repeat_dbuf_ids() {
     for _ in 0..2 {
         let stop = Arc::new(EventFd::new().unwrap());
         let mut server =
-            Server::open(&folder, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG).unwrap();
+            Server::open(&folder, true, Policy::default(), &sys::rollback::NO_ROLLBACK_LOG)
+                .unwrap();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(stopped.as_fd()).unwrap());
         for _ in 0..5 {
             let socket = local_socket::connect_to(
-                &folder.join(place::PACKET_SOCKET),
+                &folder.join(daemon_directories::PACKET_SOCKET),
                 Framing::Packets,
                 REPLY_TIMEOUT,
             );
@@ -308,9 +313,9 @@ fn incompletely_stored_path_is_disconnected_and_registers_again() {
     let names = ["path-2-connection", "path-2-way"].map(str::to_owned);
     let given = names.into_iter().zip(passed).collect();
     let folder = Daemon::unused_directory();
-    let log = &sys::steps::NO_ROLLBACK_LOG;
+    let log = &sys::rollback::NO_ROLLBACK_LOG;
     let server = Server::from_descriptors(&folder, given, Policy::default(), log).unwrap();
-    let hung_up = sys::poll::readable(&[peer.as_fd()], Some(REPLY_TIMEOUT)) == [true];
+    let hung_up = sys::poll::wait_until_readable(&[peer.as_fd()], Some(REPLY_TIMEOUT)) == [true];
     assert!(hung_up && receive_reply(&peer).is_none(), "the peer sees the end of the connection");
     drop(server);
     let _ = std::fs::remove_dir_all(&folder);
@@ -389,7 +394,7 @@ fn query_of_a_path_that_closes_its_clients_times_out() {
     std::thread::scope(|scope| {
         let closes = scope.spawn(|| {
             // The descriptor of the admitted client is closed unread.
-            sys::poll::readable(&[near.as_fd()], Some(testkit::wait::LIMIT));
+            sys::poll::wait_until_readable(&[near.as_fd()], Some(testkit::wait::WAIT_TIMEOUT));
             let mut bytes = [0; 4096];
             drop(sys::descriptor::receive(&near, &mut bytes).unwrap());
         });

@@ -18,7 +18,7 @@ use crate::program::Program;
 pub fn list_program(program: &Program) -> String {
     let mut out = String::new();
     let mut at = 0;
-    let mut lines = program.source.iter().peekable();
+    let mut lines = program.source_map.iter().peekable();
     while let Some(insn) = program.code.get(at) {
         while let Some(line) = lines.next_if(|line| line.from <= at) {
             match line.filter.and_then(|word| program.filters.get(word)) {

@@ -28,7 +28,7 @@ pub enum TwinVerdict {
         /// Class of the answer, or [`Outcome::Unsure`].
         outcome: Outcome,
         /// Amount by which this packet increased each of the program's counters.
-        counted: Vec<u64>,
+        counter_increases: Vec<u64>,
         /// Frame after the program's edits, with inline tags; `None` if the program edits no
         /// frames.
         frame: Option<Vec<u8>>,
@@ -111,8 +111,8 @@ impl TwinRunner for Interpreter<'_> {
                 let machine = &self.machine;
                 let frame = machine.frame.as_deref().unwrap_or(packet.bytes);
                 let frame = insert_tag_inline(frame, machine.tag, self.program.hook);
-                let frame = self.program.edits.then_some(frame);
-                TwinVerdict::Answered { outcome, counted, frame }
+                let frame = self.program.edits_frames.then_some(frame);
+                TwinVerdict::Answered { outcome, counter_increases: counted, frame }
             }
             Err(fault) => TwinVerdict::Broken(fault.to_string()),
         }

@@ -70,7 +70,7 @@ impl FilterSpan {
 
     /// Returns the line of text with which the kernel's log attributes code to the filter.
     #[must_use]
-    pub fn label(&self) -> String {
+    pub fn log_line(&self) -> String {
         let Self { filter, at, length, request } = self;
         let end = at + length;
         match request {
@@ -122,7 +122,7 @@ pub struct TailProgram {
     pub code: Vec<Insn>,
     /// Source map of the continuation, in ascending order of slots: the filter to which each range
     /// of code belongs.
-    pub source: Vec<CodeOwner>,
+    pub source_map: Vec<CodeOwner>,
 }
 
 /// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.
@@ -142,7 +142,7 @@ pub struct Program {
     /// True if the program can be loaded without CAP_PERFMON.
     pub hardened: bool,
     /// True if the program modifies frames.
-    pub edits: bool,
+    pub edits_frames: bool,
     /// Instructions of the program, in which maps are identified by number.
     pub code: Vec<Insn>,
     /// The maps in the order of their numbers, each an array of one element or the program array.
@@ -153,12 +153,12 @@ pub struct Program {
     pub filters: Vec<FilterSpan>,
     /// Source map of the program, in ascending order of slots: the filter to which each range of
     /// code belongs.
-    pub source: Vec<CodeOwner>,
+    pub source_map: Vec<CodeOwner>,
     /// Continuations of the program, which are entered by tail calls. The n-th one must be at index
     /// n of the program array, and is relocated with the same maps.
     pub tails: Vec<TailProgram>,
     /// Offset of the end of the frame bytes that the program may read.
-    pub reach: u32,
+    pub read_end: u32,
 }
 
 impl Program {
@@ -179,9 +179,9 @@ impl Program {
     /// filter has a different line number, because the kernel's log omits a line whose number
     /// equals the previous one.
     pub fn lines(&self) -> Vec<(usize, u32, String)> {
-        let named = self.source.iter().map(|line| {
+        let named = self.source_map.iter().map(|line| {
             let word = line.filter.and_then(|word| self.filters.get(word));
-            let text = word.map_or_else(|| "frame".to_owned(), FilterSpan::label);
+            let text = word.map_or_else(|| "frame".to_owned(), FilterSpan::log_line);
             let number = line.filter.and_then(|word| u32::try_from(word + 2).ok());
             (line.from, number.unwrap_or(1), text)
         });
@@ -190,7 +190,7 @@ impl Program {
 
     /// Returns the filter that emitted slot `at`; `None` for code that belongs to no filter.
     pub fn filter_at(&self, at: usize) -> Option<&FilterSpan> {
-        let line = self.source.iter().rev().find(|line| line.from <= at)?;
+        let line = self.source_map.iter().rev().find(|line| line.from <= at)?;
         self.filters.get(line.filter?)
     }
 }

@@ -25,7 +25,7 @@ use ebpf::classic::{
     AddressFamilies, ClassicMetadata, ClassicProgram, ErrorKind, LinkType, NoResolver, Options,
     compile,
 };
-use frames::{Frame, Random, metadata, random_frame, steer_frame, truncate_randomly};
+use frames::{Frame, Random, random_frame, random_metadata, steer_frame, truncate_randomly};
 use serde_json::Value;
 
 /// Number of frames generated for each expression, which are tested in addition to captured frames.
@@ -145,7 +145,7 @@ fn check_accept_table(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>
     );
     println!(
         "instructions: ours {}, ours unoptimized {}, theirs {}",
-        counts.ours, counts.ours_plain, counts.theirs
+        counts.our_programs, counts.ours_plain, counts.libpcap_programs
     );
     assert_eq!(rows + excluded, table.len());
 }
@@ -158,9 +158,9 @@ struct CaseCounts {
     accepted: usize,
     ambiguous: usize,
     excluded: usize,
-    ours: usize,
+    our_programs: usize,
     ours_plain: usize,
-    theirs: usize,
+    libpcap_programs: usize,
 }
 
 /// A row of `accept.json`, with libpcap's programs and ours for its expression.
@@ -197,7 +197,7 @@ fn check_accept_row(
         counts.excluded += 1;
         return;
     }
-    counts.theirs += row.theirs[0].instructions().len();
+    counts.libpcap_programs += row.theirs[0].instructions().len();
     counts.rows += 1;
     let none = Vec::new();
     let captured = captured.get(&link).unwrap_or(&none);
@@ -209,11 +209,11 @@ fn check_accept_row(
         let mut frame = match captured.len() {
             0 => random_frame(random),
             _ if random.one_in(3) => random_frame(random),
-            length => captured[random.below(length)].clone(),
+            length => captured[random.number_below(length)].clone(),
         };
-        let mut metadata = metadata(random);
+        let mut metadata = random_metadata(random);
         if round % 8 != 0 {
-            let guide = &row.theirs[random.below(row.theirs.len())];
+            let guide = &row.theirs[random.number_below(row.theirs.len())];
             steer_frame(guide, &mut frame, &mut metadata, random);
         }
         if random.one_in(6) {
@@ -238,7 +238,7 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
                 resolver: &InstalledNames,
                 live_metadata: case.get("linuxext").is_some(),
                 netmask: case_netmask(case),
-                families: case_address_families(case, name),
+                address_families: case_address_families(case, name),
             };
             let program = match compile(alias, link, &options) {
                 Ok(program) => program,
@@ -254,7 +254,8 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
             };
             assert!(!(rejects && optimize), "{name}: `{alias}` rejects every frame:\n{program}");
             if index == 0 {
-                let count = if optimize { &mut counts.ours } else { &mut counts.ours_plain };
+                let count =
+                    if optimize { &mut counts.our_programs } else { &mut counts.ours_plain };
                 *count += program.instructions().len();
             }
             if !row.ours.contains(&program) {
@@ -334,12 +335,12 @@ fn check_planted_faults(table: &[Value], percent: usize) {
         if compares.is_empty() {
             continue;
         }
-        instructions[compares[random.below(compares.len())]].k ^= 1;
+        instructions[compares[random.number_below(compares.len())]].k ^= 1;
         let wrong = ClassicProgram::new(instructions).unwrap();
         planted += 1;
         let differs = (0..FRAMES).any(|_| {
             let mut frame = random_frame(&mut random);
-            let mut metadata = metadata(&mut random);
+            let mut metadata = random_metadata(&mut random);
             let guide = if random.one_in(2) { &right } else { &wrong };
             steer_frame(guide, &mut frame, &mut metadata, &mut random);
             let run = |p: &ClassicProgram| p.run(&frame.bytes, frame.wire_length, &metadata);

@@ -82,28 +82,31 @@ fn assert_listing_and_verdicts(program: &ClassicProgram, frames: &[Frame]) {
 
 fn assert_error_is_well_formed(text: &str, error: &ExpressionError) {
     assert!(text.get(error.span.clone()).is_some(), "{text:?}: {error:?}");
-    assert!(!error.what.is_empty() && !error.what.ends_with('.'), "{text:?}: {error:?}");
-    assert!(error.kind != ErrorKind::Unsupported || !error.what.contains("the compiler produced"));
+    assert!(!error.message.is_empty() && !error.message.ends_with('.'), "{text:?}: {error:?}");
+    assert!(
+        error.kind != ErrorKind::Unsupported || !error.message.contains("the compiler produced")
+    );
 }
 
 /// Makes a text from fragments of [`SEED_EXPRESSIONS`], and changes some of its bytes.
 fn mutate_expression(random: &mut Random) -> Vec<u8> {
     let mut words = Vec::new();
-    for _ in 0..1 + random.below(3) {
+    for _ in 0..1 + random.number_below(3) {
         let seed: Vec<&str> =
-            SEED_EXPRESSIONS[random.below(SEED_EXPRESSIONS.len())].split(' ').collect();
-        let from = random.below(seed.len());
-        let to = from + 1 + random.below(seed.len() - from);
+            SEED_EXPRESSIONS[random.number_below(SEED_EXPRESSIONS.len())].split(' ').collect();
+        let from = random.number_below(seed.len());
+        let to = from + 1 + random.number_below(seed.len() - from);
         words.extend_from_slice(&seed[from..to]);
         if random.one_in(2) {
-            words.push(["and", "or", "not", "(", ")"][random.below(5)]);
+            words.push(["and", "or", "not", "(", ")"][random.number_below(5)]);
         }
     }
-    for _ in 0..random.below(4) {
-        let at = random.below(words.len());
-        match random.below(3) {
+    for _ in 0..random.number_below(4) {
+        let at = random.number_below(words.len());
+        match random.number_below(3) {
             0 => drop(words.remove(at)),
-            1 => words.insert(at, ["(", ")", "!", "-", "[", "1", "host", "tcp"][random.below(8)]),
+            1 => words
+                .insert(at, ["(", ")", "!", "-", "[", "1", "host", "tcp"][random.number_below(8)]),
             _ => words.swap(at, 0),
         }
         if words.is_empty() {
@@ -111,15 +114,15 @@ fn mutate_expression(random: &mut Random) -> Vec<u8> {
         }
     }
     let mut text = words.join(" ").into_bytes();
-    for _ in 0..random.below(3) {
+    for _ in 0..random.number_below(3) {
         if text.is_empty() {
             break;
         }
-        let at = random.below(text.len());
-        match random.below(3) {
+        let at = random.number_below(text.len());
+        match random.number_below(3) {
             0 => text[at] = random.next() as u8,
             1 => drop(text.remove(at)),
-            _ => text.insert(at, SPECIAL_BYTES[random.below(SPECIAL_BYTES.len())]),
+            _ => text.insert(at, SPECIAL_BYTES[random.number_below(SPECIAL_BYTES.len())]),
         }
     }
     text

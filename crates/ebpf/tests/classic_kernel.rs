@@ -217,7 +217,7 @@ fn compare_with_filter(
     counts: &mut JudgeCounts,
 ) {
     let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
-    for frame in captured.iter().skip(random.below(step)).step_by(step) {
+    for frame in captured.iter().skip(random.number_below(step)).step_by(step) {
         pair.judge(frame, counts);
         let mut tagged = frame.clone();
         insert_tags(&mut tagged, random);
@@ -227,13 +227,13 @@ fn compare_with_filter(
         let mut frame = match captured.len() {
             0 => random_frame(random),
             _ if random.one_in(3) => random_frame(random),
-            length => captured[random.below(length)].clone(),
+            length => captured[random.number_below(length)].clone(),
         };
         if random.one_in(2) {
             insert_tags(&mut frame, random);
         }
         if random.one_in(4) {
-            frame.wire_length += random.below(2000) as u32;
+            frame.wire_length += random.number_below(2000) as u32;
         }
         if round % 8 != 0 {
             steer_frame(pair.program, &mut frame, &mut ClassicMetadata::default(), random);

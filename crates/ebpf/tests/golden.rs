@@ -1,7 +1,7 @@
 //! Tests that generated code matches golden files, so that changes to code generation are reviewed
 //! as a diff. `UPDATE=1` rewrites the files.
 
-mod pieces;
+mod test_twins;
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::path::Path;
 use ebpf::Hook;
 use ebpf::disasm::list_program;
 use ebpf::emit::ReturnConversion;
-use pieces::Step::{self, Dport, Eth, Vlan};
-use pieces::{program, request};
+use test_twins::TestFilter::{self, Dport, Eth, Vlan};
+use test_twins::{compile_chain, format_request};
 
-const GOLDEN_PROGRAMS: [(&str, &[Step], Hook); 4] = [
+const GOLDEN_PROGRAMS: [(&str, &[TestFilter], Hook); 4] = [
     ("eth.xdp.bpf", &[Eth], Hook::Xdp),
     ("eth.socket.bpf", &[Eth], Hook::Socket),
     ("eth.tc.bpf", &[Eth], Hook::Tc),
@@ -23,8 +23,8 @@ const GOLDEN_PROGRAMS: [(&str, &[Step], Hook); 4] = [
 fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for (name, chain, place) in GOLDEN_PROGRAMS {
-        let program = program(chain, place, ReturnConversion::Answer).unwrap();
-        let text = format!("# {} at {place:?}\n{}", request(chain), list_program(&program));
+        let program = compile_chain(chain, place, ReturnConversion::Answer).unwrap();
+        let text = format!("# {} at {place:?}\n{}", format_request(chain), list_program(&program));
         let file = folder.join(name);
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&file, &text).unwrap();
@@ -37,9 +37,9 @@ fn generated_code_matches_golden_files() {
 /// The source map attributes each instruction to its filter.
 #[test]
 fn source_map_attributes_instructions_to_filters() {
-    let chain = [Eth, Step::Ip, Dport];
-    let program = program(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
-    let text = request(&chain);
+    let chain = [Eth, TestFilter::Ip, Dport];
+    let program = compile_chain(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
+    let text = format_request(&chain);
     let mut names = Vec::new();
     for at in 0..program.code.len() {
         if let Some(word) = program.filter_at(at) {

@@ -1,6 +1,6 @@
 //! Tests that generated instructions survive round trips through bytes and through text.
 
-mod text;
+mod disassembly_parser;
 
 use ebpf::disasm::disassemble_insn;
 use ebpf::insn::{
@@ -164,7 +164,7 @@ proptest! {
     #[test]
     fn disassembled_instruction_parses_back(slots in any_instruction()) {
         let line = disassemble_insn(slots[0], slots.get(1).copied());
-        prop_assert_eq!(text::parse(&line), Some(slots), "{}", line);
+        prop_assert_eq!(disassembly_parser::parse(&line), Some(slots), "{}", line);
     }
 
     #[test]
@@ -179,7 +179,7 @@ proptest! {
     fn arbitrary_bytes_disassemble_to_text_with_all_fields(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);
         let line = disassemble_insn(insn, Some(Insn::default()));
-        if let Some(again) = text::parse(&line) {
+        if let Some(again) = disassembly_parser::parse(&line) {
             prop_assert_eq!(disassemble_insn(again[0], again.get(1).copied()), line);
         }
     }

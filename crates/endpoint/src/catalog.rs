@@ -1,6 +1,6 @@
 //! The catalog of all sources, sinks and programs, in the order of the help text.
 
-use crate::named::{intake, output};
+use crate::named::{buffer_source, ring_sinks};
 use crate::process;
 use crate::shared::{reader, share};
 use crate::sink::{account, discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
@@ -15,7 +15,7 @@ pub const SOURCES: &[SourceEntry] = &[
     read::ENTRY,
     generate::ENTRY,
     inject::ENTRY,
-    intake::ENTRY,
+    buffer_source::ENTRY,
     stream::ENTRY,
     reader::ENTRY,
 ];
@@ -26,8 +26,8 @@ pub const SINKS: &[SinkEntry] = &[
     json::ENTRY,
     pcap::ENTRY,
     files::ENTRY,
-    output::USER_ENTRY,
-    output::SOCKET_ENTRY,
+    ring_sinks::USER_ENTRY,
+    ring_sinks::SOCKET_ENTRY,
     share::ENTRY,
     freeze::ENTRY,
     weblog::ENTRY,
@@ -73,7 +73,7 @@ mod tests {
         assert!(!description.details.is_empty(), "{name}");
         assert!(description.details.lines().all(|line| line.chars().count() <= 100), "{name}");
         assert!(description.example.contains(name), "{name}");
-        assert!(description.user.is_none(), "{name}");
+        assert!(description.constructor.is_none(), "{name}");
         assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");
         let effect =
             description.effect_of(&Arguments::from_parameter_defaults(description.parameters));

@@ -9,10 +9,10 @@ use crate::drop_reason::DropReason;
 use crate::failure::Failure;
 use crate::history::RetainedFrames;
 use crate::loss_ranges::LossRanges;
-use crate::named::ReaderRing;
+use crate::named::RingState;
 use crate::origins::Origins;
 use crate::process::child::Process;
-use crate::readers::{ALL_USERS, Readers};
+use crate::readers::{ALL_USERS, PermittedReaders};
 use crate::source::kernel::in_place::FramesInPlace;
 use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::pool::Pool;
@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
-use sys::steps::{NO_ROLLBACK_LOG, RollbackLog};
+use sys::rollback::{NO_ROLLBACK_LOG, RollbackLog};
 
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
@@ -44,7 +44,7 @@ pub trait Source: Send {
     /// Returns the state of the rings from which the source reads and to which other programs
     /// write: the size of the largest ring, and how often the sizes of these rings have changed.
     /// `None` if there are no such rings.
-    fn ring_state(&self) -> Option<ReaderRing> {
+    fn ring_state(&self) -> Option<RingState> {
         None
     }
 
@@ -171,7 +171,7 @@ pub struct Intake<'s> {
     pub pool: &'s Pool,
     /// Pool in the space's own memory, for blocks that the source cannot store in the memory that
     /// it lends. `None` unless the source lends the memory of `pool`.
-    pub general: Option<&'s Pool>,
+    pub own_pool: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
     /// Time on the path's clock at the start of the space's current pass.
@@ -198,7 +198,7 @@ pub struct Intake<'s> {
     pub is_drained: bool,
     /// The classes that the arcs of the source select. A source may omit blocks of all other
     /// classes.
-    pub taken: ClassSelection<'s>,
+    pub selected_classes: ClassSelection<'s>,
 }
 
 impl<'s> Intake<'s> {
@@ -207,7 +207,7 @@ impl<'s> Intake<'s> {
         let taken = ClassSelection::default();
         Self {
             pool,
-            general: None,
+            own_pool: None,
             columns,
             room,
             now,
@@ -217,21 +217,21 @@ impl<'s> Intake<'s> {
             without_bytes: false,
             arc: None,
             is_drained: false,
-            taken,
+            selected_classes: taken,
         }
     }
 
-    /// Sets the classes that the arcs of the source select ([`Self::taken`]).
+    /// Sets the classes that the arcs of the source select ([`Self::selected_classes`]).
     #[must_use]
     pub const fn with_class_selection(self, taken: ClassSelection<'s>) -> Self {
-        Self { taken, ..self }
+        Self { selected_classes: taken, ..self }
     }
 
-    /// Sets the pool of the space's own memory ([`Self::general`]), for a source that lends the
+    /// Sets the pool of the space's own memory ([`Self::own_pool`]), for a source that lends the
     /// memory of [`Self::pool`].
     #[must_use]
     pub const fn with_general_pool(self, general: &'s Pool) -> Self {
-        Self { general: Some(general), ..self }
+        Self { own_pool: Some(general), ..self }
     }
 
     /// Returns an entry, without flags and session, for a block in this extent of the pool. The
@@ -313,7 +313,7 @@ pub trait Sink: Send {
     }
 
     /// Returns the size of the ring that other programs read, or `None` for a sink without one.
-    fn ring_state(&self) -> Option<ReaderRing> {
+    fn ring_state(&self) -> Option<RingState> {
         None
     }
 
@@ -352,7 +352,7 @@ pub struct OpenArguments<'o> {
     /// is open.
     pub origins: Origins,
     /// Arguments of the filter that follows this source, if the planner has delegated that filter's
-    /// test to the kernel; otherwise `None`. Only for sources whose facts set `takes_filter`.
+    /// test to the kernel; otherwise `None`. Only for sources whose facts set `accepts_pushdown`.
     pub pushed_filter: Option<&'o Arguments>,
     /// Maximum latency of a block in nanoseconds (T_t): the time after which a ring wakes its
     /// reader even for a few blocks. `None` if the request sets no limit.
@@ -362,7 +362,7 @@ pub struct OpenArguments<'o> {
     /// Memory lent by the sources of the path, from which blocks may be sent in place (sinks only).
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read all input files of the path (sinks only).
-    pub readers: &'o Readers,
+    pub readers: &'o PermittedReaders,
     /// True if blocks arrive at their own rate, and are lost while a sink is slow (sinks only).
     /// False if the source waits for the path, or if the path is recorded. The behavior of the sink
     /// must then not depend on timing.
@@ -371,7 +371,7 @@ pub struct OpenArguments<'o> {
     /// its wait promptly.
     pub stopped: Arc<AtomicBool>,
     /// Log of completed steps, with the actions that undo them after a later failure.
-    pub steps: &'o RollbackLog,
+    pub rollback_log: &'o RollbackLog,
 }
 
 impl<'o> OpenArguments<'o> {
@@ -392,7 +392,7 @@ impl<'o> OpenArguments<'o> {
             readers: &ALL_USERS,
             live: false,
             stopped: Arc::default(),
-            steps: &NO_ROLLBACK_LOG,
+            rollback_log: &NO_ROLLBACK_LOG,
         }
     }
 }

@@ -15,7 +15,7 @@ pub struct SourceEntry {
     pub open: fn(&OpenArguments<'_>) -> Result<Box<dyn Source>, Failure>,
     /// Returns the link types of the frames for these arguments without opening the source, or
     /// `None` if they are unknown until the first frame.
-    pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
+    pub link_types: fn(&Arguments) -> Option<Vec<LinkType>>,
     /// Facts about the source, for the planner.
     pub facts: EndpointFacts,
 }
@@ -27,17 +27,17 @@ impl SourceEntry {
         description: &'static Description,
         open: fn(&OpenArguments<'_>) -> Result<Box<dyn Source>, Failure>,
     ) -> Self {
-        Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
+        Self { description, open, link_types: |_| None, facts: EndpointFacts::NONE }
     }
 
     /// Sets the function that predicts the link types of a source, without opening it
-    /// ([`Self::links`]).
+    /// ([`Self::link_types`]).
     #[must_use]
     pub const fn with_link_type_prediction(
         self,
         links: fn(&Arguments) -> Option<Vec<LinkType>>,
     ) -> Self {
-        Self { links, ..self }
+        Self { link_types: links, ..self }
     }
 
     /// Sets the facts about the source ([`Self::facts`]), which the planner uses.
@@ -121,7 +121,7 @@ pub struct ProcessEntry {
     /// Description of the program at any position of a request except the first.
     pub description: &'static Description,
     /// Description of the program at the head of a request, where it acts as a source.
-    pub head: &'static Description,
+    pub head_description: &'static Description,
     /// Facts about the program, for the planner.
     pub facts: EndpointFacts,
     /// Checks the text of a command. Returns a mistake if no shell can run the command, otherwise

@@ -55,7 +55,7 @@ impl Failure {
 
     /// Sets the remedy that is suggested to the user.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -84,7 +84,7 @@ pub(crate) fn failure_from_io_error(
     let failure = Failure::new(call, target, reason_text(error)).with_errno(errno);
     let advice = errno.and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
     match advice {
-        Some(advice) => failure.hint(advice),
+        Some(advice) => failure.with_hint(advice),
         None => failure,
     }
 }

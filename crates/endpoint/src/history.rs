@@ -8,16 +8,17 @@
 //! Before the byte limit is reached, the oldest frames are compressed, so that the same memory
 //! holds a longer history. Frames within the time limit are evicted only if compression does not
 //! save enough memory. Compression takes 2 ns per byte: more than the copy, and more than most
-//! filters. For live traffic, a low-priority thread therefore compresses the frames ([`packer`]).
-//! If this thread falls behind, the history evicts frames. [SL §10], FEATURES D16
+//! filters. For live traffic, a low-priority thread therefore compresses the frames
+//! ([`compression_thread`]). If this thread falls behind, the history evicts frames. [SL §10],
+//! FEATURES D16
 
 mod cold;
-mod packer;
+mod compression_thread;
 
 use abi::{BlockFlags, BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
 use cold::ColdChunks;
+use compression_thread::CompressionThread;
 use filter::{Block, Time};
-use packer::CompressionThread;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use wire::capture::write;
@@ -42,9 +43,9 @@ impl HistoryLimits {
 pub enum CompressionMode {
     /// The thread that stores frames, which waits for each compression. The number of stored frames
     /// then does not depend on timing.
-    Caller,
+    CallingThread,
     /// A separate thread of the history, for callers that must not wait.
-    Own,
+    OwnThread,
 }
 
 /// Number and size of the frames that a history stores.
@@ -69,7 +70,7 @@ pub struct History {
     /// Sum of the lengths of all stored frames, in bytes.
     frame_bytes: usize,
     /// The compression thread, or `None` if the thread that stores frames also compresses them.
-    packer: Option<CompressionThread>,
+    compression_thread: Option<CompressionThread>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
@@ -126,7 +127,8 @@ impl History {
             cold: ColdChunks::new(limits.bytes),
             bytes: VecDeque::new(),
             frame_bytes: 0,
-            packer: (compresses == CompressionMode::Own).then(CompressionThread::default),
+            compression_thread: (compresses == CompressionMode::OwnThread)
+                .then(CompressionThread::default),
             next_number: 0,
             newest: 0,
             frozen_until: 0,
@@ -176,16 +178,16 @@ impl History {
     /// later call may then succeed.
     fn make_room(&mut self, needed: usize) -> bool {
         let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
-        let Some(mut packer) = self.packer.take() else {
+        let Some(mut packer) = self.compression_thread.take() else {
             while !fits(self) && self.cold.compress_oldest(&self.frames, &mut self.bytes) {}
             return fits(self);
         };
-        self.cold.collect();
+        self.cold.collect_results();
         // Chunks are sent early, so that the thread has finished before the limit is reached.
         if self.memory_used() + needed > self.limits.bytes / 4 * 3 {
             self.cold.send_oldest(&self.frames, &mut self.bytes, &mut packer);
         }
-        self.packer = Some(packer);
+        self.compression_thread = Some(packer);
         fits(self)
     }
 

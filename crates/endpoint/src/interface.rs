@@ -38,7 +38,7 @@ pub(crate) fn interface_removed_failure(
         FrameCount::Unknown => "the interface was removed".to_owned(),
     };
     Failure::new(call, name, why)
-        .hint("all frames before that were processed; start again when the interface is back")
+        .with_hint("all frames before that were processed; start again when the interface is back")
 }
 
 /// Runs `work` in the named network namespace, or in this thread's namespace if `netns` is `None`.
@@ -53,7 +53,7 @@ pub(crate) fn run_in_namespace<T: Send>(
         let hint = "`ip netns list` shows those with a name; a path or a process id also works";
         match failure.missing_capability {
             Some(_) => Failure { missing_capability: Some(Capabilities::SYS_ADMIN), ..failure },
-            None => failure.hint(hint),
+            None => failure.with_hint(hint),
         }
     };
     let space = Namespace::open(netns).map_err(enter)?;
@@ -75,7 +75,9 @@ pub(crate) fn find_interface_by_name(
     let Some(found) = all.iter().find(called) else {
         let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
         let why = "there is no such interface in this namespace";
-        return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
+        return Err(
+            Failure::new(call, name, why).with_hint(format!("there are {}", names.join(", ")))
+        );
     };
     pair_with_link_type(call, found)
 }
@@ -86,18 +88,18 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list_interfaces());
     let all = all.map_err(|error| socket_failure(call, TARGET, &error))?;
-    let is_up = |interface: &&Interface| interface.flags.is_up() && !interface.flags.loopback();
+    let is_up = |interface: &&Interface| interface.flags.is_up() && !interface.flags.is_loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
     match up.as_slice() {
         [one] => pair_with_link_type(call, one),
         [] => {
             let why = "none is up in this namespace, apart from the loopback interface";
-            Err(Failure::new(call, TARGET, why).hint("name the interface"))
+            Err(Failure::new(call, TARGET, why).with_hint("name the interface"))
         }
         several => {
             let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
             let why = format!("several are up: {}", names.join(", "));
-            Err(Failure::new(call, TARGET, why).hint("name one of them"))
+            Err(Failure::new(call, TARGET, why).with_hint("name one of them"))
         }
     }
 }
@@ -148,7 +150,7 @@ pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<Str
             .map_err(|error| socket_failure("look at", "addresses", &error))
     });
     let (one, addresses) = found.ok()?;
-    if one.as_ref().is_some_and(|one| one.flags.loopback()) {
+    if one.as_ref().is_some_and(|one| one.flags.is_loopback()) {
         return None;
     }
     let own = |(index, _): &&(u32, _)| one.as_ref().is_none_or(|one| one.index == *index);

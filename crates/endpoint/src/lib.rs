@@ -41,11 +41,11 @@ pub use failure::Failure;
 pub use history::RetainedFrames;
 pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
-pub use named::ReaderRing;
+pub use named::RingState;
 pub use origins::Origins;
 
-mod clock;
 mod interface;
+mod timestamp_text;
 
 #[cfg(test)]
 mod testing;

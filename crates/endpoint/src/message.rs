@@ -42,7 +42,7 @@ pub fn entry_for_sending(block: &Block<'_>) -> Entry {
     entry
 }
 
-/// The reason why a reader rejects a message from an untrusted process.
+/// A reason for which a reader rejects a message from an untrusted process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageDefect {
     /// The message is shorter than an entry.
@@ -120,7 +120,7 @@ pub fn validate_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry
     if pointer.class == Class::HELD {
         return Err(MessageDefect::Class);
     }
-    if !FLAGS_DEFINED.has(context.flags) {
+    if !FLAGS_DEFINED.contains(context.flags) {
         return Err(MessageDefect::Flags);
     }
     if context.origin >= origins {

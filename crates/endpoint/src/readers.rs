@@ -10,18 +10,18 @@
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// The set of users who may read all inputs, represented by the group and the mode of each input
 /// file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Readers(Vec<FilePermissions>);
+pub struct PermittedReaders(Vec<FilePermissions>);
 
 /// Context in which a sink creates a file: the rollback log, and the users who may read the file.
-pub(crate) type FileCreationContext<'m> = (&'m RollbackLog, &'m Readers);
+pub(crate) type FileCreationContext<'m> = (&'m RollbackLog, &'m PermittedReaders);
 
 /// The set of all users, for output that depends on no input file.
-pub static ALL_USERS: Readers = Readers(Vec::new());
+pub static ALL_USERS: PermittedReaders = PermittedReaders(Vec::new());
 
 /// Group and mode of an input file, which determine who may read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ const ACCESS_LIST_ATTRIBUTE: &str = "system.posix_acl_access";
 /// Set-group-ID mode bit: files created in a directory with this bit inherit the directory's group.
 const SET_GROUP_ID_BIT: u32 = 0o2000;
 
-impl Readers {
+impl PermittedReaders {
     /// Restricts the set to users who may read the input file with this path; `-` is standard
     /// input. A file whose metadata cannot be read adds no restriction, because opening the file
     /// fails later with a message.
@@ -59,7 +59,8 @@ impl Readers {
         // If the metadata cannot be read, creating the file fails later with the kernel's reason.
         let metadata = fs::metadata(directory).ok();
         let inherited = metadata.filter(|metadata| metadata.mode() & SET_GROUP_ID_BIT != 0);
-        let group = inherited.map_or_else(|| sys::process::identity().1, |metadata| metadata.gid());
+        let group =
+            inherited.map_or_else(|| sys::process::effective_ids().1, |metadata| metadata.gid());
         let others = self.0.iter().all(FilePermissions::is_readable_by_all);
         let members = self
             .0
@@ -95,11 +96,11 @@ mod tests {
 
     #[test]
     fn p6_output_mode_permits_readers_of_all_inputs() {
-        let own = sys::process::identity().1;
+        let own = sys::process::effective_ids().1;
         let here = std::env::temp_dir();
         let mode = |inputs: &[(u32, u32)]| {
             let input = |(group, mode): &(u32, u32)| FilePermissions { group: *group, mode: *mode };
-            Readers(inputs.iter().map(input).collect()).file_mode(&here, 0o666)
+            PermittedReaders(inputs.iter().map(input).collect()).file_mode(&here, 0o666)
         };
         let other = own + 1;
         for (inputs, wanted) in [
@@ -147,7 +148,7 @@ mod tests {
             0o640,
             "the mode is that of a file that the group may read"
         );
-        let mut readers = Readers::default();
+        let mut readers = PermittedReaders::default();
         readers.restrict_to_readers_of(&file);
         assert_eq!(readers.file_mode_for_path(Path::new(&file), 0o666), 0o600);
     }

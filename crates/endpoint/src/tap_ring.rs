@@ -108,7 +108,7 @@ impl TapRingWriter {
     /// Returns true if the reader waits for bytes, so that the caller must notify it. Further calls
     /// return false until the reader waits again.
     #[must_use]
-    pub fn take_reader_waits(&self) -> bool {
+    pub fn take_reader_request(&self) -> bool {
         self.position.take_reader_waits()
     }
 
@@ -176,7 +176,7 @@ impl TapRingReader {
     /// Opens the reading end of a tap's ring, in the file that the path has shared. Returns `None`
     /// if the file is not such a ring, or if it could shrink.
     pub fn open(file: &Memfd) -> sys::Result<Option<Self>> {
-        if file.len() != TAP_FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
+        if file.len() != TAP_FILE_SIZE || !file.seals()?.contains(Seals::SIZE) {
             return Ok(None);
         }
         Ok(Some(Self(ByteRingReader::new(file.map()?, TAP_RING_SIZE))))
@@ -267,7 +267,7 @@ mod tests {
             assert!(take(&mut reader, bytes.len()) == bytes, "{round}");
             if round == 4 {
                 writer.free_if_empty();
-                assert!(writer.file.resident().unwrap() <= DATA_OFFSET as u64);
+                assert!(writer.file.allocated_bytes().unwrap() <= DATA_OFFSET as u64);
             }
         }
     }
@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn b2_waiting_side_is_notified_once() {
         let (mut writer, mut reader) = ring();
-        assert_eq!([writer.take_reader_waits(), writer.take_reader_waits()], [true, false]);
+        assert_eq!([writer.take_reader_request(), writer.take_reader_request()], [true, false]);
         reader.announce_wait();
-        assert_eq!([writer.take_reader_waits(), writer.take_reader_waits()], [true, false]);
+        assert_eq!([writer.take_reader_request(), writer.take_reader_request()], [true, false]);
         assert_eq!(writer.put(&vec![1; TAP_RING_SIZE]), Ok(TAP_RING_SIZE));
         assert!(!reader.take(1) && !writer.announce_wait(), "too little room");
         assert!(!reader.take(TAP_RING_SIZE / 2 - 2));

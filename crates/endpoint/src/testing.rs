@@ -6,7 +6,7 @@ use buffer::pool::{Pool, PoolConfig};
 use filter::{Arguments, Batch, Block, Columns, Description, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use sys::steps::NO_ROLLBACK_LOG;
+use sys::rollback::NO_ROLLBACK_LOG;
 use wire::record::{RecordKind, Writer};
 
 use crate::readers::{ALL_USERS, FileCreationContext};

@@ -29,7 +29,7 @@ use runtime::space::node::Operator;
 use runtime::space::{Clock, GENERAL_INTAKE, Input, Space, SpaceParts};
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 mod builder;
 mod endpoints;
@@ -174,7 +174,7 @@ impl Builder<'_> {
                 inputs,
                 control: Arc::clone(&self.control),
                 doorbell: Arc::clone(&self.doorbells[place]),
-                clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
+                clock: if self.drives_clock { Clock::BlockTime(0) } else { Clock::Live },
                 epoch: self.epoch,
                 options: self.space_options(count_limit.clone(), self.spaces[place]),
             }));
@@ -190,13 +190,13 @@ impl Builder<'_> {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             count_limit: count_limit.clone(),
-            clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
+            clock: if self.drives_clock { Clock::BlockTime(0) } else { Clock::Live },
             epoch: self.epoch,
             lenders,
             spaces: running_spaces.collect(),
             rings: running_rings,
             removed_queues: Vec::new(),
-            listed: Arc::default(),
+            listed_queues: Arc::default(),
             kernel_exits,
             kernels: Arc::downgrade(&kernels),
             final_kernel_counters: Vec::new(),
@@ -205,11 +205,11 @@ impl Builder<'_> {
         for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {
             space.processor = processor;
         }
-        if let Some(bytes) = self.extras.history {
+        if let Some(bytes) = self.extras.history_bytes {
             spaces.iter_mut().for_each(|space| space.start_source_histories(bytes));
         }
         part.publish();
-        let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
+        let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed_queues));
         let steps = self.extras.steps.clone();
         Ok((BuiltPath { spaces, kernels, control: self.control, live, steps }, part))
     }
@@ -260,7 +260,7 @@ impl Builder<'_> {
             entry_thread_space(self.plan, self.plan.placements[id.0].space) == self.spaces[place]
         };
         let (inner, outer): (Vec<_>, Vec<_>) = graph
-            .ids()
+            .nodes_with_ids()
             .filter(|(id, _)| here(*id) && !self.is_replicated(*id))
             .partition(|(_, node)| node.inside.is_some());
         // Order of the inputs: output halves of programs, kernel programs, sources. The input
@@ -277,7 +277,7 @@ impl Builder<'_> {
         let mut drives_clock = false;
         for (id, _) in inner {
             let key = NodeKey::Node(self.node_number(id));
-            let kept = self.again.is_some_and(|again| again.is_kept(key));
+            let kept = self.swap.is_some_and(|again| again.is_kept(key));
             self.create_replacement_filter(id, &locals, &mut draft)?;
             let made =
                 if kept { self.placeholder(id) } else { self.create_published_node(id, &locals)? };
@@ -285,7 +285,7 @@ impl Builder<'_> {
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
         }
-        match self.again {
+        match self.swap {
             None => self.attach_programs(place, &mut locals, &mut draft)?,
             Some(again) if again.replaces_program => {
                 self.build_successors(place, again, &mut locals, &mut draft)?;
@@ -299,9 +299,9 @@ impl Builder<'_> {
                 continue;
             }
             let key = NodeKey::Node(self.node_number(id));
-            let kept = self.again.is_some_and(|again| again.is_kept(key));
+            let kept = self.swap.is_some_and(|again| again.is_kept(key));
             self.create_replacement_filter(id, &locals, &mut draft)?;
-            let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
+            let mut made = match kept && !matches!(node.step, Step::Section(_)) {
                 true => self.placeholder(id),
                 false => self.create_published_node(id, &locals)?,
             };
@@ -310,7 +310,7 @@ impl Builder<'_> {
             let mut source = None;
             if let Operator::Source(part) = &mut made.operator {
                 drives_clock |= part.properties.drives_clock;
-                source = Some(match (part.properties.lender.clone(), self.again) {
+                source = Some(match (part.properties.lender.clone(), self.swap) {
                     (None, Some(_)) => draft.add_single_source_intake(
                         intake_config_for_length(part.properties.block_max),
                         &self.extras.steps,

@@ -33,7 +33,7 @@ pub struct MachineFacts {
     /// report it.
     pub user_namespaces: Option<bool>,
     /// The file of the running program.
-    pub program: Binary,
+    pub program: ProgramFile,
     /// Result of a probe for a packet socket with a mapped ring, which `rx` needs.
     pub packet_ring: Result<(), Refusal>,
     /// Result of a probe that loads a BPF program.
@@ -56,7 +56,7 @@ pub struct MachineFacts {
 
 /// The file of the running program, for the check of its file capabilities.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Binary {
+pub struct ProgramFile {
     /// Path of the file, or `None` if it cannot be determined.
     pub path: Option<PathBuf>,
     /// True if the file is on a file system that ignores file capabilities (`nosuid`).
@@ -93,7 +93,7 @@ pub enum RefusalKind {
     /// The facility is absent, or the kernel reports it as absent.
     Absent,
     /// The call failed for any other reason, such as a lack of memory or descriptors.
-    Otherwise,
+    Other,
 }
 
 /// A limit of the kernel or of this process.
@@ -110,7 +110,7 @@ pub struct SystemLimit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitValue {
     /// The limit is this number.
-    At(u64),
+    Finite(u64),
     /// There is no limit.
     Unlimited,
 }
@@ -122,14 +122,14 @@ impl MachineFacts {
         let machine = sys::machine::Machine::detect();
         Self {
             release: machine.release,
-            processors: machine.processors,
-            memory: machine.memory,
+            processors: machine.processor_count,
+            memory: machine.memory_bytes,
             privilege: Privilege::detect(),
             user_namespaces: sys::privilege::UserNamespaceSettings::detect()
                 .are_unprivileged_allowed(),
             packet_ring: probe_packet_ring(),
             kernel_program: probe_kernel_program(),
-            program: Binary::locate(),
+            program: ProgramFile::locate(),
             features: probe_features(),
             landlock: sys::confine::landlock_support(),
             limits: read_limits(),
@@ -143,7 +143,7 @@ impl MachineFacts {
 /// Probes a packet socket with a mapped ring, which `rx` needs.
 pub fn probe_packet_ring() -> Result<(), Refusal> {
     let shape = PacketRingParameters { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
-    to_refusal(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
+    to_refusal(PacketSocket::open().and_then(|socket| socket.into_ring(shape)).map(drop))
 }
 
 /// Probes the loading of a BPF program.
@@ -161,13 +161,13 @@ impl Refusal {
         let kind = match error.errno {
             1 | 13 => RefusalKind::Denied,
             2 | 6 | 19 | 22 | 38 | 93 | 94 | 95 | 97 => RefusalKind::Absent,
-            _ => RefusalKind::Otherwise,
+            _ => RefusalKind::Other,
         };
         Self { kind, call: error.call, why: reason_text(&error.into()) }
     }
 }
 
-impl Binary {
+impl ProgramFile {
     /// Returns the path of the running program's file, and the mount option that affects it.
     #[must_use]
     pub fn locate() -> Self {
@@ -197,8 +197,8 @@ fn is_nosuid(path: &Path, mounts: &str) -> bool {
 
 fn probe_features() -> Vec<FeatureProbe> {
     let tried = sys::probe::run_all().into_iter().map(|probe| FeatureProbe {
-        facility: probe.facility,
-        serves: probe.serves,
+        facility: probe.feature,
+        serves: probe.purpose,
         outcome: to_refusal(probe.outcome),
     });
     let absent =
@@ -246,7 +246,7 @@ fn read_limits() -> Vec<SystemLimit> {
 fn parse_limit_value(text: &str) -> Option<LimitValue> {
     match text {
         "unlimited" => Some(LimitValue::Unlimited),
-        _ => text.parse().ok().map(LimitValue::At),
+        _ => text.parse().ok().map(LimitValue::Finite),
     }
 }
 
@@ -302,7 +302,7 @@ mod tests {
         let own = facts.limits.iter().filter(|limit| !limit.name.contains('.'));
         assert!(own.clone().count() == 2 && own.clone().all(|limit| limit.value.is_some()));
         let interfaces = facts.interfaces.expect("every process may ask for interfaces");
-        assert!(interfaces.iter().any(|interface| interface.flags.loopback()));
+        assert!(interfaces.iter().any(|interface| interface.flags.is_loopback()));
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
             (13, RefusalKind::Denied),
             (38, RefusalKind::Absent),
             (97, RefusalKind::Absent),
-            (12, RefusalKind::Otherwise),
+            (12, RefusalKind::Other),
         ] {
             let refusal = Refusal::from_error(sys::Error::new("socket", "", errno));
             assert_eq!((refusal.kind, refusal.call), (kind, "socket"));

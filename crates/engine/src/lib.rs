@@ -30,7 +30,7 @@ pub mod calibrate;
 pub mod change;
 pub mod compiler;
 pub mod crash_capture;
-mod described;
+mod description;
 pub mod digest;
 pub mod doctor;
 mod error;
@@ -53,7 +53,7 @@ pub mod signal;
 pub mod spaces;
 pub mod tap;
 pub mod why;
-pub mod written;
+pub mod writers;
 
 #[cfg(feature = "testing")]
 mod testing;

@@ -5,7 +5,7 @@
 //! [`CommandError::Ended`] and queries return the final counters. [`runtime::commands`] describes
 //! how commands reach a space.
 
-use crate::kernel::{self, GenerationCounters, Kernel, ProgramTotals};
+use crate::kernel::{self, GenerationCounters, KernelSpace, ProgramTotals};
 use crate::path::REMOVED_INDEX;
 use crate::path::running::{AdaptationListener, RunningPath};
 use crate::path::starter::ThreadStarter;
@@ -54,12 +54,12 @@ pub struct Snapshot {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CounterFreshness {
     /// The space responded to the query for the snapshot, so the counters are current.
-    Now,
+    Current,
     /// The space has ended; these are its final counters.
     Ended,
     /// The space did not respond, for the contained reason. The counters are those of its last
     /// response, if there was one.
-    Old(CommandError),
+    Stale(CommandError),
 }
 
 impl Live {
@@ -138,7 +138,7 @@ impl Live {
 
     /// Returns the number of changes to the path so far, requested and automatic.
     #[must_use]
-    pub fn changes(&self) -> u64 {
+    pub fn change_count(&self) -> u64 {
         self.running_path().map_or(0, |whole| whole.state().changes)
     }
 
@@ -152,7 +152,7 @@ impl Live {
         let (node, edge) = state.plan_indices();
         let Some(kernels) = kernels else { return Vec::new() };
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = kernels.iter().filter_map(Kernel::generation_counters).collect();
+        let mut all: Vec<_> = kernels.iter().filter_map(KernelSpace::generation_counters).collect();
         for counts in &mut all {
             counts.nodes.iter_mut().for_each(|(number, _)| *number = node.index_of(*number));
             counts.edges.iter_mut().for_each(|(number, _)| *number = edge.index_of(*number));
@@ -192,7 +192,7 @@ impl Live {
     #[must_use]
     pub fn adaptations(&self) -> Vec<String> {
         self.running_path()
-            .map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
+            .map_or_else(Vec::new, |whole| whole.state().adaptations.iter().cloned().collect())
     }
 
     /// Returns the latency of blocks, or `None` if the request does not bound the latency.
@@ -226,9 +226,9 @@ impl Live {
         if let Some(whole) = self.running_path() {
             let mut state = whole.state();
             let listener = state.listener.clone();
-            state.adapted.push_back(what.clone());
-            if state.adapted.len() > ADAPTATIONS_MAX {
-                state.adapted.pop_front();
+            state.adaptations.push_back(what.clone());
+            if state.adaptations.len() > ADAPTATIONS_MAX {
+                state.adaptations.pop_front();
             }
             drop(state);
             if let Some(AdaptationListener(listener)) = listener {
@@ -247,13 +247,13 @@ impl Live {
 
     /// Returns the names of the spaces by number, which is the order of the plan.
     #[must_use]
-    pub fn spaces(&self) -> Vec<String> {
+    pub fn space_names(&self) -> Vec<String> {
         self.command_queues().iter().map(|commands| commands.status.name.clone()).collect()
     }
 
     /// Returns true if all spaces have ended.
     #[must_use]
-    pub fn is_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.command_queues().iter().all(|commands| commands.lock_inbox().ended)
     }
 
@@ -264,7 +264,10 @@ impl Live {
     }
 
     /// Sets the listener for events of the spaces. The listener must not block.
-    pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
+    pub(crate) fn set_event_listener(
+        &self,
+        listener: impl Fn(ControlEvent) + Send + Sync + 'static,
+    ) {
         self.control.set_listener(listener);
     }
 
@@ -287,7 +290,7 @@ impl Live {
         order: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<A, CommandError> {
         let commands = self.command_queues().get(space).cloned().ok_or(CommandError::Ended)?;
-        commands.ask(limit, order)
+        commands.execute(limit, order)
     }
 
     /// Returns the counters of all spaces and kernel programs. `limit` is divided among the spaces;
@@ -306,8 +309,8 @@ impl Live {
         let all = self.command_queues();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let query = |commands: &Arc<CommandQueue>| {
-            let answer = commands.ask(share, |space| space.counters_without_reports());
-            answer.ok().or_else(|| commands.lock_inbox().last.clone())
+            let answer = commands.execute(share, |space| space.counters_without_reports());
+            answer.ok().or_else(|| commands.lock_inbox().latest_counters.clone())
         };
         // The reader of a ring is queried before the writer.
         let mut counted: Vec<_> = all.iter().rev().filter_map(query).collect();
@@ -335,21 +338,28 @@ impl Live {
             let mut inbox = commands.lock_inbox();
             let fresh = match answer {
                 Ok((now, has)) => {
-                    (inbox.last, inbox.resources) = (Some(now), Some(has));
-                    CounterFreshness::Now
+                    (inbox.latest_counters, inbox.resources) = (Some(now), Some(has));
+                    CounterFreshness::Current
                 }
                 Err(CommandError::Ended) => CounterFreshness::Ended,
                 Err(why) => {
                     held_up = why.full_ring().or(held_up);
-                    CounterFreshness::Old(why)
+                    CounterFreshness::Stale(why)
                 }
             };
             let (name, runs) =
                 (commands.status.name.clone(), task.as_ref().map(|(id, _)| SpaceTask::Thread(*id)));
             let memory = inbox.resources.as_ref().map(|has| has.memory);
             let task = task.map(|(_, task)| task);
-            spaces.push(SpaceStatus { name, fresh, runs, task, held_up, memory });
-            counted.extend(inbox.last.clone());
+            spaces.push(SpaceStatus {
+                name,
+                freshness: fresh,
+                runner: runs,
+                task,
+                blocked_edge: held_up,
+                memory,
+            });
+            counted.extend(inbox.latest_counters.clone());
             has.extend(inbox.resources.clone());
         }
         spaces.reverse();
@@ -362,7 +372,7 @@ impl Live {
         self.use_plan_indices(&mut ledger, &mut reports);
         if let Some(whole) = self.running_path() {
             let (_, edge) = whole.state().plan_indices();
-            let edges = spaces.iter_mut().filter_map(|space| space.held_up.as_mut());
+            let edges = spaces.iter_mut().filter_map(|space| space.blocked_edge.as_mut());
             edges.for_each(|number| *number = edge.index_of(*number));
         }
         Snapshot { at, ledger, reports, spaces }

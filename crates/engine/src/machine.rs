@@ -20,10 +20,11 @@ const L2_BYTES_DEFAULT: usize = 256 << 10;
 #[must_use]
 pub fn inspect() -> Machine {
     let found = sys::machine::Machine::detect();
-    let level = |level: usize, otherwise| found.caches.get(level).copied().unwrap_or(otherwise);
+    let level =
+        |level: usize, otherwise| found.cache_sizes.get(level).copied().unwrap_or(otherwise);
     Machine {
-        processors: found.processors,
-        near: processors::processors(),
+        processors: found.processor_count,
+        path_processors: processors::processors(),
         l1d: level(0, L1D_BYTES_DEFAULT),
         l2: level(1, L2_BYTES_DEFAULT),
         kernel: probe_kernel(found.release.clone()),

@@ -23,11 +23,11 @@ pub(crate) struct PlanNumbers {
     pub(crate) edges: Vec<usize>,
     /// The number of the first ring that connects a replica to the dispatcher or to the merge; the
     /// other such rings follow. These rings have numbers although they are not edges of the graph.
-    pub(crate) copies: usize,
+    pub(crate) first_replica_ring: usize,
     /// Session numbers that each filter may assign.
     pub(crate) numbering: SessionNumbering,
     /// The next free node number and edge number.
-    pub(crate) next: (usize, usize),
+    pub(crate) next_free: (usize, usize),
 }
 
 impl PlanNumbers {
@@ -38,7 +38,13 @@ impl PlanNumbers {
         let next = (nodes, edges + replica_ring_count(plan));
         let nodes: Vec<usize> = (0..nodes).collect();
         let numbering = SessionNumbering::for_first_plan(&plan.graph, &nodes, independent);
-        Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
+        Self {
+            nodes,
+            edges: (0..edges).collect(),
+            first_replica_ring: edges,
+            numbering,
+            next_free: next,
+        }
     }
 }
 
@@ -139,7 +145,7 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
     let gives = |node: &Node| {
         node.filter().is_some_and(|used| used.description.state.writes_session_numbers)
     };
-    let giving = graph.ids().filter(move |(_, node)| gives(node));
+    let giving = graph.nodes_with_ids().filter(move |(_, node)| gives(node));
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
@@ -175,7 +181,7 @@ mod tests {
             "udp" => own.next().unwrap_or_default(),
             _ => 1_000_000 + id.0,
         };
-        let nodes = graph.ids().map(number).collect();
+        let nodes = graph.nodes_with_ids().map(number).collect();
         (graph, nodes)
     }
 

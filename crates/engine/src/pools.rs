@@ -5,7 +5,7 @@ use crate::error::BuildError;
 use abi::DbufId;
 use buffer::pool::{Pool, PoolConfig};
 use runtime::space::node::{Node, Operator};
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// Minimum segment size of an intake pool, in bytes.
 const SEGMENT_BYTES_MIN: usize = 128 << 10;

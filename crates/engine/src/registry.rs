@@ -67,7 +67,7 @@ impl Registry for MachineRegistry {
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        let program = || Some(endpoint::catalog::find_process(name)?.head);
+        let program = || Some(endpoint::catalog::find_process(name)?.head_description);
         endpoint::catalog::find_source(name).map(|entry| entry.description).or_else(program)
     }
 
@@ -98,13 +98,14 @@ impl Registry for MachineRegistry {
     }
 
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        let runs_here = *self != Self::Untrusted || entry.kernel.is_some();
+        let runs_here = *self != Self::Untrusted || entry.emit_twin.is_some();
         match endpoint::catalog::find_process(entry.name) {
             Some(program) if *self != Self::Untrusted => {
                 (program.command_error)(arguments.text("command").unwrap_or_default())
             }
             _ => {
-                let made = entry.user.filter(|_| runs_here).and_then(|make| make(arguments).err());
+                let made =
+                    entry.constructor.filter(|_| runs_here).and_then(|make| make(arguments).err());
                 made.or_else(|| {
                     entry.analysis.argument_error.and_then(|refuses| refuses(arguments))
                 })
@@ -115,7 +116,7 @@ impl Registry for MachineRegistry {
     fn source_links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         let source =
             endpoint::catalog::find_source(source.name).filter(|_| *self == Self::Local)?;
-        (source.links)(arguments)
+        (source.link_types)(arguments)
     }
 
     fn compiler(&self) -> Option<Arc<dyn ExpressionCompiler>> {

@@ -11,7 +11,7 @@ mod wait;
 use crate::adapt::AdaptationThread;
 use crate::build::BuiltPath;
 use crate::change::ChangeRepeater;
-use crate::kernel::{Kernel, ProgramTotals};
+use crate::kernel::{KernelSpace, ProgramTotals};
 use crate::live::Live;
 use crate::path::processors;
 use crate::path::running::Kernels;
@@ -29,16 +29,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, mpsc};
 use sys::eventfd::EventFd;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// Conditions that stop a run before its sources end, and callbacks during the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
     /// A descriptor that stops the run when it becomes readable, usually the descriptor from
     /// [`crate::signal::watch`]; `None` to watch no descriptor.
-    pub readable: Option<BorrowedFd<'f>>,
+    pub stop_descriptor: Option<BorrowedFd<'f>>,
     /// A time limit for the run in ns; `None` for no limit.
-    pub elapsed: Option<u64>,
+    pub time_limit_ns: Option<u64>,
     /// The progress callback, if any.
     pub watch: Option<ProgressWatch<'f>>,
     /// The callback for latency breaches, if any.
@@ -64,7 +64,7 @@ impl fmt::Debug for Alarm<'_> {
 #[derive(Clone, Copy)]
 pub struct ProgressWatch<'f> {
     /// The interval between two progress reports, in ns.
-    pub every_ns: u64,
+    pub interval_ns: u64,
     /// The function to call. The thread that waits for the end of the run calls it between two
     /// checks for signals, so it must not block.
     pub report: &'f dyn Fn(&Progress),
@@ -72,7 +72,7 @@ pub struct ProgressWatch<'f> {
 
 impl fmt::Debug for ProgressWatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("every_ns", &self.every_ns).finish_non_exhaustive()
+        f.debug_struct("Watch").field("every_ns", &self.interval_ns).finish_non_exhaustive()
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Progress {
     pub stopped: bool,
     /// Names of sources that did not respond in time, usually because a downstream node blocks
     /// their space.
-    pub held_up: Vec<String>,
+    pub unresponsive: Vec<String>,
 }
 
 /// The result of a run: its ledger, reports, failures and duration.
@@ -273,7 +273,7 @@ fn build_outcome(
     for (number, (mut results, kernels)) in by_path.into_iter().zip(kernels).enumerate() {
         let kernels = kernels.map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
         let kernels = kernels.as_ref().map_or(&[][..], |kernels| kernels.as_slice());
-        outcome.programs.extend(kernels.iter().map(Kernel::totals));
+        outcome.programs.extend(kernels.iter().map(KernelSpace::totals));
         let inside = kernels.iter().flat_map(|kernel| kernel.final_results(&results));
         let inside: Vec<SpaceResults> = inside.collect();
         let counted = inside.iter().map(SpaceCounters::from).collect();

@@ -17,16 +17,16 @@ pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
     /// Freshness of the space's counters.
-    pub fresh: CounterFreshness,
+    pub freshness: CounterFreshness,
     /// The thread or process that runs the space; `None` if its thread has not started or has
     /// ended, or if a thread of the caller runs the space.
-    pub runs: Option<SpaceTask>,
+    pub runner: Option<SpaceTask>,
     /// The kernel's statistics for the thread or process that runs the space, read before the space
     /// was queried. `None` if `runs` is `None` or the task has ended.
     pub task: Option<Task>,
     /// Index in the plan of the edge at whose full ring the space waits; `None` if it does not
     /// wait.
-    pub held_up: Option<usize>,
+    pub blocked_edge: Option<usize>,
     /// For a thread, the memory in bytes that backs the space's own pools, as of its last response;
     /// for a process, its resident memory in bytes. `None` if unknown.
     pub memory: Option<u64>,
@@ -62,7 +62,7 @@ impl Live {
         let mut found: Vec<SpaceStatus> = Vec::new();
         for (number, process) in has.iter().flat_map(|has| &has.processes) {
             let runs = Some(SpaceTask::Process(*process));
-            if found.iter().any(|known| known.runs == runs) {
+            if found.iter().any(|known| known.runner == runs) {
                 continue;
             }
             let name = space_of(&state.plan, node.index_of(*number));
@@ -70,9 +70,16 @@ impl Live {
             // The id of an ended process may belong to a child of another process now.
             let task = task.filter(|task| task.parent == std::process::id());
             let fresh =
-                if task.is_some() { CounterFreshness::Now } else { CounterFreshness::Ended };
+                if task.is_some() { CounterFreshness::Current } else { CounterFreshness::Ended };
             let memory = task.as_ref().map(|task| task.resident);
-            found.push(SpaceStatus { name, fresh, runs, task, held_up: None, memory });
+            found.push(SpaceStatus {
+                name,
+                freshness: fresh,
+                runner: runs,
+                task,
+                blocked_edge: None,
+                memory,
+            });
         }
         found
     }
@@ -84,12 +91,12 @@ impl Live {
     /// Fails if the space has ended or has not started, if a thread of the caller runs it, or if
     /// the kernel refuses.
     pub fn pin(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
-        match found.runs {
+        match found.runner {
             Some(SpaceTask::Process(process)) => pin_child_process(process, processors),
             Some(SpaceTask::Thread(thread)) => {
                 let all = self.command_queues();
                 let those = all.iter().find(|queue| queue.thread_id() == Some(thread));
-                let kept = those.and_then(|queue| queue.pin(processors));
+                let kept = those.and_then(|queue| queue.pin_thread(processors));
                 kept.ok_or(PinError::Ended)?.map_err(PinError::System)
             }
             None => Err(PinError::Ended),

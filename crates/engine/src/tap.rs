@@ -1,6 +1,6 @@
 //! Taps of a running path: lookup of the node that the user names, and of its spaces.
 
-use crate::kernel::Kernel;
+use crate::kernel::KernelSpace;
 use crate::live::Live;
 use crate::registry::MachineRegistry;
 use endpoint::sink::json::JsonLines;
@@ -39,10 +39,10 @@ pub enum TapError {
     /// No node, or more than one node, matches the given name. The text is the message for the
     /// user.
     #[error("{0}")]
-    Which(String),
+    UnresolvedNode(String),
     /// The node's output cannot be tapped. The text is the reason.
     #[error("{0}")]
-    Closed(String),
+    NotTappable(String),
     /// The space of the node did not respond in time, or has ended.
     #[error("{0}")]
     SpaceUnavailable(CommandError),
@@ -99,7 +99,7 @@ pub struct TapRequest {
 /// The registration of a tap's reader with the kernel programs of a path. While it exists, the
 /// programs export the output of the tapped node. Dropping the value removes the reader.
 struct KernelTap {
-    kernels: Weak<Mutex<Vec<Kernel>>>,
+    kernels: Weak<Mutex<Vec<KernelSpace>>>,
     number: usize,
     reader: TapEndHandle,
 }
@@ -133,11 +133,11 @@ impl Live {
         if since.is_some() && selects {
             let why = "the path keeps the past of all blocks of a source, not of a class: read \
                        `all` of the source with this start";
-            return Err(TapError::Closed(why.to_owned()));
+            return Err(TapError::NotTappable(why.to_owned()));
         }
         let classes = classes.map(|label| self.classes_leaving(number, &label)).transpose()?;
         // A replicated node has one space per replica.
-        let spaces: Vec<usize> = (0..self.spaces().len())
+        let spaces: Vec<usize> = (0..self.space_names().len())
             .filter(|space| {
                 let asked = self.execute(*space, limit, move |space| space.can_tap(number));
                 asked.unwrap_or(false)
@@ -145,7 +145,7 @@ impl Live {
             .collect();
         if spaces.is_empty() {
             let why = "no thread emits blocks there: the node is a sink";
-            return Err(TapError::Closed(why.to_owned()));
+            return Err(TapError::NotTappable(why.to_owned()));
         }
         let forms = spaces.iter().map(|_| self.tap_form(number, form)).collect::<Result<_, _>>()?;
         let (tap, feeds) = Tap::new((pipe, ring), policy, patience, (forms, classes))
@@ -158,14 +158,14 @@ impl Live {
             let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
             let Some(began) = began.map_err(TapError::SpaceUnavailable)? else {
                 let why = "it was changed at this moment: try again".to_owned();
-                return Err(TapError::Closed(why));
+                return Err(TapError::NotTappable(why));
             };
             let before = whole.unwrap_or_default();
             whole = Some(TapStart {
                 block: before.block + began.block,
-                past: before.past + began.past,
-                ago_ns: before.ago_ns.max(began.ago_ns),
-                remembers: before.remembers || began.remembers,
+                history_blocks: before.history_blocks + began.history_blocks,
+                first_age_ns: before.first_age_ns.max(began.first_age_ns),
+                has_history: before.has_history || began.has_history,
             });
         }
         // A change of the path may move the node into the kernel or out of it while it is read.
@@ -195,11 +195,11 @@ impl Live {
         let number = self.node_number(node)?;
         self.check_outside_kernel(number)?;
         let freeze = |space| self.execute(space, limit, move |it| it.freeze_history(number, ns));
-        let frozen = (0..self.spaces().len()).filter(|space| freeze(*space).unwrap_or(false));
+        let frozen = (0..self.space_names().len()).filter(|space| freeze(*space).unwrap_or(false));
         if frozen.count() == 0 {
             let why = "the path keeps no past of this filter: sources keep it in paths started \
                        with --history=64M";
-            return Err(TapError::Closed(why.to_owned()));
+            return Err(TapError::NotTappable(why.to_owned()));
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Live {
     /// Returns the number of the node `wanted`, or of the first source if `wanted` is `None`. Fails
     /// if there is no such node.
     pub(crate) fn node_number(&self, wanted: Option<&TapNode>) -> Result<usize, TapError> {
-        let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
+        let unknown = || TapError::NotTappable("this path was not built from a plan".to_owned());
         let whole = self.running_path().ok_or_else(unknown)?;
         let state = whole.state();
         let plan = &state.plan;
@@ -218,16 +218,16 @@ impl Live {
             Some(TapNode::Name(wanted)) => {
                 let text = state.text.as_deref().ok_or_else(unknown)?;
                 let span = pipeline::edit::filter_span(text, wanted);
-                let span = span.map_err(|why| TapError::Which(why.to_string()))?;
-                let mut ids = plan.graph.ids();
+                let span = span.map_err(|why| TapError::UnresolvedNode(why.to_string()))?;
+                let mut ids = plan.graph.nodes_with_ids();
                 ids.find(|(_, node)| node.span.start == span.start).map(|(id, _)| id)
             }
             None => {
-                let mut sources = plan.graph.ids();
+                let mut sources = plan.graph.nodes_with_ids();
                 sources.find(|(_, node)| node.kind() == Some(FilterKind::Source)).map(|(id, _)| id)
             }
         };
-        let at = at.ok_or_else(|| TapError::Which("there is no such node".to_owned()))?;
+        let at = at.ok_or_else(|| TapError::UnresolvedNode("there is no such node".to_owned()))?;
         Ok(state.ids.nodes[at.0])
     }
 
@@ -240,7 +240,7 @@ impl Live {
         let source = node.kind() == Some(FilterKind::Source);
         if !source && plan.space_of(at).kind == SpaceKind::Kernel {
             let why = "runs in the kernel: move it out first";
-            return Err(TapError::Closed(format!(
+            return Err(TapError::NotTappable(format!(
                 "`{}` {why} (`streamline set PATH move {} process`)",
                 node.name(),
                 node.name()
@@ -281,13 +281,13 @@ impl Live {
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
         if in_kernel && !running.iter().any(|kernel| kernel.has_tap(number)) {
             let why = "it was changed at this moment: try again".to_owned();
-            return Err(TapError::Closed(why));
+            return Err(TapError::NotTappable(why));
         }
         for place in 0..running.len() {
             if let Err(why) = running[place].open_tap(number, &reader, limit) {
                 let opened = running[..place].iter_mut();
                 opened.for_each(|kernel| kernel.close_tap(number, &reader));
-                return Err(TapError::Closed(why));
+                return Err(TapError::NotTappable(why));
             }
         }
         drop(running);
@@ -296,7 +296,7 @@ impl Live {
 
     /// Returns the list of kernel programs of this path, or `None` for a path that was not built
     /// from a plan.
-    fn kernels(&self) -> Option<Weak<Mutex<Vec<Kernel>>>> {
+    fn kernels(&self) -> Option<Weak<Mutex<Vec<KernelSpace>>>> {
         let (whole, part) = self.whole_path()?;
         Some(whole.state().parts.get(part)?.kernels.clone())
     }
@@ -321,7 +321,7 @@ impl Live {
         }
         let Some(last) = last else { return Ok(()) };
         let (source, last) = (plan.graph.node(source).name(), plan.graph.node(last).name());
-        Err(TapError::Closed(format!(
+        Err(TapError::NotTappable(format!(
             "all blocks of `{source}` stay in the kernel, where `{last}` runs: move it out first \
              (`streamline set PATH move {last} process`)"
         )))
@@ -350,7 +350,7 @@ impl Live {
             && !graph.outputs(at).any(|edge| graph.names_any(edge, made))
         {
             let name = used.description.name;
-            return Err(TapError::Closed(format!(
+            return Err(TapError::NotTappable(format!(
                 "`{name}` emits `{label}` only while an arc of the request selects it: add one, \
                  such as `streamline set PATH add discard below {name}/{label}`"
             )));
@@ -369,16 +369,17 @@ impl Live {
 
     fn outgoing_class_set(&self, number: usize, label: &str) -> Result<ClassSet, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
-            return Err(TapError::Which("there is no such node".to_owned()));
+            return Err(TapError::UnresolvedNode("there is no such node".to_owned()));
         };
-        let classes = pipeline::classes_leaving(&plan.graph, at, label, &MachineRegistry::Local);
-        classes.map_err(TapError::Which)
+        let classes =
+            pipeline::resolve_output_label(&plan.graph, at, label, &MachineRegistry::Local);
+        classes.map_err(TapError::UnresolvedNode)
     }
 
     /// Returns the form in which a tap writes the blocks that leave a node.
     fn tap_form(&self, number: usize, form: StreamForm) -> Result<TapForm, TapError> {
         let (Some(whole), Some(at)) = (self.running_path(), self.node_with_number(number)) else {
-            return Err(TapError::Which("there is no such node".to_owned()));
+            return Err(TapError::UnresolvedNode("there is no such node".to_owned()));
         };
         let state = whole.state();
         let graph = &state.plan.graph;

@@ -17,8 +17,8 @@ pub(crate) const PANICS: Description = Description {
         ParameterType::Number { low: 0, high: u64::MAX },
         "the length of the blocks at which it panics",
     )],
-    user: Some(create_panicking_filter),
-    ..Description::EMPTY
+    constructor: Some(create_panicking_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Description of a filter that misbehaves on its hundredth block, for example with a forbidden
@@ -34,8 +34,8 @@ pub(crate) const HOSTILE: Description = Description {
         ParameterType::OneOf(HOSTILE_ACT_NAMES),
         "what it does",
     )],
-    user: Some(create_hostile_filter),
-    ..Description::EMPTY
+    constructor: Some(create_hostile_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 /// The number of the block at which the filter `hostile` misbehaves.
@@ -75,8 +75,8 @@ pub(crate) const LIAR: Description = Description {
         "what it does instead",
     )],
     state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
-    user: Some(create_lying_filter),
-    ..Description::EMPTY
+    constructor: Some(create_lying_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Values of the argument `lie`: misbehaviour while the state is saved or, with the prefix
@@ -142,7 +142,7 @@ impl FilterState for LyingFilter {
         }
     }
 
-    fn take_session(&mut self, key: u64, _: &mut Holds) -> Option<MovedSession> {
+    fn take_session(&mut self, key: u64, _: &mut HoldTable) -> Option<MovedSession> {
         let bytes = match self.lie.as_str() {
             "long" => vec![0; 2 << 20],
             "many" => vec![0; 64 << 10],
@@ -153,7 +153,7 @@ impl FilterState for LyingFilter {
         Some(MovedSession { key, bytes, held: Vec::new() })
     }
 
-    fn put_session(&mut self, moved: MovedSession, _: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, _: &mut HoldTable) -> Result<(), Mistake> {
         // A filter that has counted blocks is getting its own state back.
         if self.blocks > 0 {
             return Ok(());

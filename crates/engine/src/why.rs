@@ -27,9 +27,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeFate {
     /// The index of the node in the plan.
-    pub planned: usize,
+    pub plan_index: usize,
     /// Blocks and bytes of the flow that arrived at the node.
-    pub came: Amount,
+    pub arrived: Amount,
     /// Blocks that left the node, by class. Classes have names if the node declares them.
     pub answered: BTreeMap<String, u64>,
     /// Blocks that no arc from the node selected.
@@ -97,7 +97,8 @@ impl FlowQuery {
             true => numbering_node(graph, id),
             false => 0,
         };
-        let nodes = graph.ids().map(|(id, _)| (class_names(graph, id), domain(id))).collect();
+        let nodes =
+            graph.nodes_with_ids().map(|(id, _)| (class_names(graph, id), domain(id))).collect();
         let state = QueryState {
             matcher,
             rows: BTreeMap::new(),
@@ -106,7 +107,8 @@ impl FlowQuery {
             numbers: HashMap::new(),
             packets: HashMap::new(),
         };
-        let upstream = graph.ids().map(|(id, _)| upstream(graph, id).unwrap_or(id).0).collect();
+        let upstream =
+            graph.nodes_with_ids().map(|(id, _)| upstream(graph, id).unwrap_or(id).0).collect();
         Ok(Self { nodes, upstream, state: Mutex::new(state) })
     }
 
@@ -123,7 +125,7 @@ impl FlowQuery {
     #[must_use]
     pub fn rewind(&self) -> bool {
         let mut state = self.state();
-        let missed = state.matcher.has_missed();
+        let missed = state.matcher.has_missed_fragments();
         if missed {
             state.matcher.rewind();
             state.rows.clear();
@@ -170,7 +172,7 @@ impl FlowQuery {
         }
         let number = state.numbers.get(&frame_key(block)).copied();
         let row = state.node_fate(planned);
-        row.came.add(block.length());
+        row.arrived.add_block(block.length());
         row.add_packet(number);
         true
     }
@@ -251,7 +253,7 @@ impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks =
             lanes(batch.live()).filter(|_| belongs_to_request(node)).map(|l| batch.block(l));
-        let ours = blocks.filter(|block| self.why.record_arrival(node.planned, block));
+        let ours = blocks.filter(|block| self.why.record_arrival(node.number, block));
         // A batch has one block. Even blocks that a filter releases together are routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((frame_key(&block), node.counts.clone())),
@@ -263,7 +265,7 @@ impl Observer for FlowObserver {
     fn after_node(&mut self, node: &mut Node, now: Time) {
         if let Some((block, before)) = self.running.pop().flatten() {
             self.why.record_action(
-                node.planned,
+                node.number,
                 (&before, &node.counts),
                 (node.reasons, block, now),
             );
@@ -274,9 +276,9 @@ impl Observer for FlowObserver {
         for l in lanes(batch.live()).filter(|_| belongs_to_request(node)) {
             let block = batch.block(l);
             if matches!(node.operator, Operator::Source(_)) {
-                self.why.number_packet(node.planned, &block);
+                self.why.number_packet(node.number, &block);
             }
-            self.why.record_departure(node.planned, &block, wanted >> l & 1 != 0, now);
+            self.why.record_departure(node.number, &block, wanted >> l & 1 != 0, now);
         }
     }
 
@@ -287,7 +289,9 @@ impl Observer for FlowObserver {
 
 impl QueryState {
     fn node_fate(&mut self, planned: usize) -> &mut NodeFate {
-        self.rows.entry(planned).or_insert_with(|| NodeFate { planned, ..NodeFate::default() })
+        self.rows
+            .entry(planned)
+            .or_insert_with(|| NodeFate { plan_index: planned, ..NodeFate::default() })
     }
 
     fn is_flow_block(&mut self, domain: usize, block: &Block<'_>) -> bool {

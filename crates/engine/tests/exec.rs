@@ -25,7 +25,7 @@ fn run_request(text: &str, count: Option<u64>, until: StopConditions<'_>) -> Out
     let paths = build(&plan_request(text), settings).expect("spaces");
     let outcome = run(paths, until).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    assert_eq!(outcome.ledger.lost(), 0, "{text}");
+    assert_eq!(outcome.ledger.lost_blocks(), 0, "{text}");
     outcome
 }
 
@@ -220,7 +220,7 @@ fn block_limit_ends_a_path_whose_program_never_stops() {
 fn stop_drains_programs_in_the_path() {
     let folder = Folder::new();
     let out = folder.file_path("out");
-    let until = StopConditions { elapsed: Some(50_000_000), ..StopConditions::default() };
+    let until = StopConditions { time_limit_ns: Some(50_000_000), ..StopConditions::default() };
     let text = format!("generate | exec \"cat; echo the end\" | exec \"tail -1 > {out}\"");
     let outcome = run_request(&text, None, until);
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -242,7 +242,7 @@ fn stop_drains_programs_in_the_path() {
         run_request(
             &text,
             None,
-            StopConditions { readable: Some(hears.as_fd()), ..StopConditions::default() },
+            StopConditions { stop_descriptor: Some(hears.as_fd()), ..StopConditions::default() },
         )
     });
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);

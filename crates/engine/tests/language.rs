@@ -154,7 +154,7 @@ fn a12_negation_passes_unanswered_blocks_unchanged() {
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     use engine::build::{PathOptions, build_with};
-    use sys::steps::{InjectedFault, RollbackLog};
+    use sys::rollback::{InjectedFault, RollbackLog};
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
     let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -184,8 +184,8 @@ fn b3_frame_filters_are_refused_after_streams_without_frames() {
     let mut refused = 0;
     for name in MachineRegistry::Local.names() {
         let entry = MachineRegistry::Local.find(name).unwrap();
-        let bare_forms = [Form::Bytes, Form::Stream].map(|form| entry.input_forms.has(form));
-        if entry.kind == FilterKind::Source || !entry.input_forms.has(Form::Frame) {
+        let bare_forms = [Form::Bytes, Form::Stream].map(|form| entry.input_forms.contains(form));
+        if entry.kind == FilterKind::Source || !entry.input_forms.contains(Form::Frame) {
             continue;
         }
         // A filter that accepts frames and streams, but not bytes, reads headers, so a stream

@@ -122,7 +122,7 @@ struct ComparisonCounts {
 fn libpcap_options() -> Options<'static> {
     let families =
         AddressFamilies::Exactly { inet: 2, inet6: 10, big_endian: cfg!(target_endian = "big") };
-    Options { families, ..Options::default() }
+    Options { address_families: families, ..Options::default() }
 }
 
 /// A known difference from libpcap 1.10 that later versions do not have. It consists of a predicate

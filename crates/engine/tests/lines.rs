@@ -78,7 +78,7 @@ fn replayed_capture_is_filtered_and_counted_without_loss() {
     let outcome = run_to_end(&text);
     assert_eq!(outcome.ledger.sources[0].1.given.blocks, 105);
     assert!(reported_count(&outcome, "count", "blocks") > 0);
-    assert_eq!(outcome.ledger.lost(), 0);
+    assert_eq!(outcome.ledger.lost_blocks(), 0);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn count_limit_ends_the_run_with_a_balanced_ledger() {
     let outcome = run_request(&format!("generate seq=yes | pcap '{file}'"), settings);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(sequence_numbers(&file).into_iter().eq(0..1234));
-    assert_eq!(outcome.ledger.lost(), 0, "what nobody asked for is not lost");
+    assert_eq!(outcome.ledger.lost_blocks(), 0, "what nobody asked for is not lost");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn full_disk_ends_the_path_and_unwritten_blocks_are_counted() {
     assert!(failure.contains("/dev/full"), "{failure}");
     let sink = outcome.ledger.filters.iter().find(|node| node.name == "pcap").expect("the sink");
     assert_eq!(sink.passed.blocks, 0, "nothing fits on a full disk");
-    assert!(sink.taken.blocks > 0 && outcome.ledger.lost() >= sink.taken.blocks);
+    assert!(sink.taken.blocks > 0 && outcome.ledger.lost_blocks() >= sink.taken.blocks);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
     for snapshot in &snapshots {
         assert_eq!(snapshot.ledger.imbalances(), []);
         assert!(
-            snapshot.spaces.iter().all(|space| space.fresh == CounterFreshness::Now),
+            snapshot.spaces.iter().all(|space| space.freshness == CounterFreshness::Current),
             "{snapshot:?}"
         );
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
@@ -73,9 +73,9 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
             "at a block boundary"
         );
     }
-    assert!(live.is_ended());
+    assert!(live.has_ended());
     let last = live.counters(TIME_LIMIT);
-    assert!(last.spaces.iter().all(|space| space.fresh == CounterFreshness::Ended), "{last:?}");
+    assert!(last.spaces.iter().all(|space| space.freshness == CounterFreshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
     assert_eq!(live.totals_ledger(TIME_LIMIT), outcome.ledger);
     assert_eq!(last.reports, outcome.reports);
@@ -87,7 +87,7 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
 fn snapshot_of_two_spaces_includes_ring_residents() {
     let text = "generate rate=50000 | count | pcap /dev/null";
     let (snapshots, live, _) = run_while(text, Settings::default(), |live| {
-        assert_eq!(live.spaces().len(), 2);
+        assert_eq!(live.space_names().len(), 2);
         (0..50).map(|_| live.counters(TIME_LIMIT)).collect::<Vec<_>>()
     });
     for snapshot in snapshots {
@@ -95,14 +95,14 @@ fn snapshot_of_two_spaces_includes_ring_residents() {
         let ring = snapshot.ledger.edges.iter().find(|edge| edge.events.is_some()).expect("a ring");
         assert_eq!(ring.put.blocks, ring.taken.blocks + ring.resident.blocks);
     }
-    assert!(live.is_ended());
+    assert!(live.has_ended());
 }
 
 #[test]
 fn sleeping_space_executes_commands() {
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
         let (names, ..) = run_while(text, Settings::default(), |live| {
-            let spaces = live.spaces().len();
+            let spaces = live.space_names().len();
             let name = |space| live.execute(space, TIME_LIMIT, |space| space.name.clone());
             (0..spaces).map(|space| name(space).expect("an answer")).collect::<Vec<_>>()
         });
@@ -159,19 +159,19 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
             let order = move |_: &mut _| done.fetch_add(1, Ordering::Relaxed);
             match live.execute(0, short, order) {
                 Err(why @ CommandError::RingFull { .. }) => break why,
-                Ok(_) | Err(CommandError::Late { .. }) => {}
+                Ok(_) | Err(CommandError::TimedOut { .. }) => {}
                 Err(why) => panic!("{why}"),
             }
         };
         let before = done.load(Ordering::Relaxed);
         let late = live.execute(1, short, |_| ());
-        assert_eq!(late, Err(CommandError::Late { space: "thread1".to_owned() }));
+        assert_eq!(late, Err(CommandError::TimedOut { space: "thread1".to_owned() }));
         let snapshot = live.counters(2 * short);
         assert!(matches!(
-            snapshot.spaces[0].fresh,
-            CounterFreshness::Old(CommandError::RingFull { .. })
+            snapshot.spaces[0].freshness,
+            CounterFreshness::Stale(CommandError::RingFull { .. })
         ));
-        assert_eq!(snapshot.spaces[0].held_up, Some(0), "the index of the edge in the plan");
+        assert_eq!(snapshot.spaces[0].blocked_edge, Some(0), "the index of the edge in the plan");
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();
         assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Ok(()), "it goes on");
@@ -182,7 +182,7 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
     assert_eq!(why, CommandError::RingFull { space: "thread0".to_owned(), edge: 0 });
     assert_eq!(why.to_string(), "thread0 waits for room in a ring: its reader reads nothing");
     assert_eq!(outcome.ledger.imbalances(), []);
-    assert!(live.is_ended());
+    assert!(live.has_ended());
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
         "{:?}",
         outcome.failures
     );
-    assert!(live.is_ended());
+    assert!(live.has_ended());
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
     let whys: Vec<&str> = dropped.iter().map(|(why, _)| why.text()).collect();
     assert_eq!(whys, ["fragments missing", "by an operand"], "{dropped:?}");
     assert!(dropped.iter().all(|(_, it)| it.blocks == 2), "{dropped:?}");
-    assert_eq!(outcome.ledger.lost(), 2, "the operand has dropped copies of these blocks");
+    assert_eq!(outcome.ledger.lost_blocks(), 2, "the operand has dropped copies of these blocks");
 }
 
 /// Builds the frames of two connections and of one datagram. The first connection carries HTTP to

@@ -36,10 +36,10 @@ fn collect_reports(
             stop.notify();
         }
     };
-    let watch = Some(ProgressWatch { every_ns, report: &report_progress });
+    let watch = Some(ProgressWatch { interval_ns: every_ns, report: &report_progress });
     let until = StopConditions {
-        elapsed: Some(TIME_LIMIT_NS),
-        readable: Some(stop.as_fd()),
+        time_limit_ns: Some(TIME_LIMIT_NS),
+        stop_descriptor: Some(stop.as_fd()),
         watch,
         ..StopConditions::default()
     };
@@ -53,7 +53,7 @@ fn collect_reports(
 #[test]
 fn progress_grows_to_the_final_totals() {
     // On a busy machine a space may not answer in time.
-    let answered = |report: &Progress| report.held_up.is_empty();
+    let answered = |report: &Progress| report.unresponsive.is_empty();
     let (reports, outcome) = collect_progress("generate rate=20000 | count", |reports| {
         reports.iter().filter(|report| answered(report)).count() >= 5
     });
@@ -91,7 +91,7 @@ fn blocked_source_is_named_with_its_previous_totals() {
     let _ = std::fs::remove_file(&mark);
     let wait = format!("until [ -e {} ]; do sleep 0.01; done; cat > /dev/null", mark.display());
     let text = format!("generate size=1000 rate=2000 | exec \"{wait}\"");
-    let is_late = |report: &Progress| report.held_up == ["generate"];
+    let is_late = |report: &Progress| report.unresponsive == ["generate"];
     let (reports, outcome) = collect_progress(&text, |reports| {
         let enough = reports.windows(2).any(|two| two.iter().all(is_late));
         if enough {
@@ -115,7 +115,7 @@ fn ended_source_is_reported_and_not_blocked() {
         collect_progress(text, |reports| reports.iter().filter(has_ended).count() >= 3);
     for report in reports.iter().skip_while(|report| !has_ended(report)) {
         assert!(has_ended(&report), "{report:?}");
-        assert!(report.held_up.len() < 2, "{report:?}");
+        assert!(report.unresponsive.len() < 2, "{report:?}");
     }
 }
 

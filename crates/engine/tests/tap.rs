@@ -32,28 +32,28 @@ fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
-    let extras = PathOptions { history, ..PathOptions::default() };
+    let extras = PathOptions { history_bytes: history, ..PathOptions::default() };
     let paths = build_with(&plan, Settings::default(), &AttachPoints::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        let stop = Stop(&live);
+        let stop = StopGuard(&live);
         let done = act(&live);
         drop(stop);
         (done, run.join().expect("a run"))
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    assert_eq!(outcome.ledger.lost(), 0, "{text}");
+    assert_eq!(outcome.ledger.lost_blocks(), 0, "{text}");
     (done, outcome)
 }
 
 /// A guard that stops a path when it is dropped, even if a test fails.
-struct Stop<'l>(&'l Live);
+struct StopGuard<'l>(&'l Live);
 
-impl Drop for Stop<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -118,7 +118,10 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
         wait_until("some have come", || blocks_emitted(live) > 300);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(100)));
         assert_eq!(began.block, 100);
-        assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
+        assert!(
+            began.history_blocks >= 200 && began.has_history && began.first_age_ns > 0,
+            "{began:?}"
+        );
         let numbers: Vec<u64> = (0..1000).map_while(|_| capture.next()).collect();
         assert!(numbers.iter().copied().eq(100..1100), "past and present, once and in order");
         // The tap starts at the oldest retained block.
@@ -126,13 +129,13 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
         assert_eq!((began.block, capture.next()), (0, Some(0)));
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Ago(10_000_000)));
         assert_eq!(capture.next(), Some(began.block));
-        assert!(began.ago_ns <= 10_000_000, "{began:?}");
+        assert!(began.first_age_ns <= 10_000_000, "{began:?}");
         // Only sources retain output. The start of a tap of another node reports that none is
         // retained.
         let (_tap, began, mut capture) = start_tap(live, Some("generate"), None);
-        assert_eq!((capture.next(), began.past), (Some(began.block), 0));
+        assert_eq!((capture.next(), began.history_blocks), (Some(began.block), 0));
         let (_tap, began, mut capture) = start_tap(live, Some("count"), Some(TapOrigin::Oldest));
-        assert!(!began.remembers && began.past == 0, "{began:?}");
+        assert!(!began.has_history && began.history_blocks == 0, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
     });
 }
@@ -147,7 +150,7 @@ fn v9_history_of_a_tap_is_bounded() {
         let most = COMPRESSION_RATIO_MAX * BYTES as u64 / 64;
         wait_until("more than can be remembered has come", || blocks_emitted(live) > 2 * most);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(0)));
-        assert!(began.block > 0 && began.past <= most, "{began:?}");
+        assert!(began.block > 0 && began.history_blocks <= most, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
     });
 }
@@ -228,11 +231,14 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
 #[test]
 fn v9_tap_of_an_ended_path_is_refused() {
     let (live, _) = run_while("generate count=10 | count", None, |live| {
-        wait_until("it has ended", || live.is_ended());
+        wait_until("it has ended", || live.has_ended());
         live.clone()
     });
     let refused = live.tap(tap_request(None, None).0, TIME_LIMIT).expect_err("none");
-    assert!(matches!(refused, TapError::Closed(_) | TapError::SpaceUnavailable(_)), "{refused}");
+    assert!(
+        matches!(refused, TapError::NotTappable(_) | TapError::SpaceUnavailable(_)),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub static FILTERS: &[&Description] = &[
     &content::r#match::MATCH,
     &content::regex::REGEX,
     &content::blank::BLANK,
-    &content::trace::PCAP_FILTER,
+    &content::pcap::PCAP_FILTER,
     &content::compress::COMPRESS,
     &content::decompress::DECOMPRESS,
     &stats::count::COUNT,

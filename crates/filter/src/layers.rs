@@ -71,11 +71,11 @@ impl HeaderError {
     fn from_layers(layers: &Layers) -> Self {
         let faults = layers.faults;
         match layers.network {
-            _ if faults.deep => Self::TooDeep,
+            _ if faults.too_deep => Self::TooDeep,
             Network::Ipv4 | Network::Ipv6 if faults.malformed => Self::Malformed,
             Network::Ipv4 | Network::Ipv6 if layers.fragment == Fragment::Later => Self::Fragment,
             Network::Ipv4 | Network::Ipv6 => Self::Truncated,
-            _ if layers.l3.is_none() && faults.cut => Self::Truncated,
+            _ if layers.l3.is_none() && faults.truncated => Self::Truncated,
             _ => Self::NotIp,
         }
     }

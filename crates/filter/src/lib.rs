@@ -101,7 +101,7 @@ pub mod transport;
 
 mod automaton;
 mod endpoint;
-mod texts;
+mod text_position;
 mod twin;
 
 #[cfg(any(test, feature = "testing"))]
@@ -110,7 +110,8 @@ pub mod testing;
 pub use abi::text;
 pub use contract::*;
 pub use endpoint::{
-    Attach, EndpointFacts, ObservedSource, Outlet, Side, SourceOverlap, StandardOutput,
+    AttachTarget, EndpointFacts, ObservedSource, Outlet, SourceOverlap, StandardOutput,
+    TrafficDirection,
 };
 
 /// Common imports of a filter's source file.

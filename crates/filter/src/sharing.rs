@@ -128,7 +128,8 @@ impl ShardKey {
                 [t.load(header, be32::<24>()), t.load(header, be32::<28>())],
                 [t.load(header, be32::<32>()), t.load(header, be32::<36>())],
             ];
-            let halves = [source, target].map(|[high, low]| (t.join(high), t.join(low)));
+            let halves =
+                [source, target].map(|[high, low]| (t.join_halves(high), t.join_halves(low)));
             emit_endpoint_sum(t, halves, ends, sum);
         });
         let mut sum = s.get_wide(sum);
@@ -256,7 +257,7 @@ mod tests {
                 let arguments = Arguments::from_parameter_defaults(description.parameters)
                     .with_seed(Some(seed));
                 let mut node = Node::new(description, &[]).unwrap();
-                node.filter = description.user.unwrap()(&arguments).unwrap();
+                node.filter = description.constructor.unwrap()(&arguments).unwrap();
                 let arena = Arena::new(64);
                 let mut space = Space::new(&arena);
                 let batch = space.batch(frames);

@@ -7,7 +7,7 @@
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, FillFn, Filter,
-    Gateway, Holds, Key, KeyReader, LaneContext, Mistake, MovedSession, OldBytes, Output,
+    Gateway, HoldTable, Key, KeyReader, LaneContext, Mistake, MovedSession, OldBytes, Output,
     Parameter, PinId, Report, StreamContext, Time, Value,
 };
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
@@ -150,7 +150,7 @@ pub struct Node {
     pub counts: Counts,
     /// Time of the next requested tick, or `None` if none is requested.
     pub wake: Option<Time>,
-    holds: Holds,
+    holds: HoldTable,
 }
 
 impl Node {
@@ -166,13 +166,14 @@ impl Node {
         asked: &[(u32, u32)],
     ) -> Result<Self, Mistake> {
         let arguments = parse_arguments(description, words)?.with_classes(asked.to_vec());
-        let make = description.user.ok_or_else(|| make_mistake("it has no user implementation"))?;
+        let make =
+            description.constructor.ok_or_else(|| make_mistake("it has no user implementation"))?;
         Ok(Self {
             description,
             filter: make(&arguments)?,
             counts: Counts::new(description.reasons.len(), description.counters.len()),
             wake: None,
-            holds: Holds::new(description.state.held_max, 1 << 30),
+            holds: HoldTable::new(description.state.held_max, 1 << 30),
         })
     }
 
@@ -184,7 +185,7 @@ impl Node {
         now: Time,
     ) -> Vec<Batch<'a>> {
         match &mut self.filter {
-            Filter::Statistics(filter) => filter.record(batch.tags(), now),
+            Filter::Statistics(filter) => filter.record(batch.metadata_view(), now),
             Filter::Lanes(filter) => {
                 let common = ClassifyContext::new(now, &mut self.counts);
                 filter.process(&mut batch, &mut LaneContext::new(common, space));
@@ -192,7 +193,7 @@ impl Node {
             Filter::Edit(filter) => {
                 let mut common = ClassifyContext::new(now, &mut self.counts);
                 let lost = edit::run_edit(&mut **filter, &mut batch, space, &mut common);
-                lost.into_iter().for_each(|bytes| self.counts.no_room.add(bytes));
+                lost.into_iter().for_each(|bytes| self.counts.no_room.add_block(bytes));
             }
             Filter::Stream(_) => {
                 let made = self.run_stream(space, now, |filter, cx| filter.process(&mut batch, cx));
@@ -238,7 +239,7 @@ impl Node {
     /// Restores the saved sessions and held blocks into this filter.
     pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
-        held_block_lengths(&saved).for_each(|bytes| self.counts.held.add(bytes));
+        held_block_lengths(&saved).for_each(|bytes| self.counts.held.add_block(bytes));
         saved.into_iter().try_for_each(|moved| state.put_session(moved, &mut self.holds))
     }
 
@@ -441,7 +442,7 @@ pub fn read_capture(bytes: &[u8]) -> Vec<Frame> {
 pub fn total_amount(batches: &[Batch<'_>]) -> Amount {
     let mut sum = Amount::default();
     for batch in batches {
-        batch.blocks().for_each(|(_, block)| sum.add(block.length()));
+        batch.blocks().for_each(|(_, block)| sum.add_block(block.length()));
     }
     sum
 }

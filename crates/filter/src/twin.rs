@@ -177,7 +177,7 @@ pub(crate) fn parse_packet<'s>(
     let (protocol, length, at) = (s.get(number), s.get(length), s.get_position(data));
     // Most packets are IPv4 without options.
     let usual = (ethernet::HEADER_LENGTH + ipv4::LENGTH_MIN) as u16;
-    let at = if on.linked { s.hint_usual_distance(at, usual) } else { at };
+    let at = if on.has_link_header { s.hint_usual_distance(at, usual) } else { at };
     (l3, Transport { at, protocol, length })
 }
 
@@ -189,8 +189,8 @@ pub(crate) fn reparse_packet<'s>(
     on: Layers<'s>,
     exits: TwinExits<'s>,
 ) -> Result<(FramePos<'s>, Transport<'s>), UnfitReason> {
-    let next = if on.linked { None } else { on.next };
-    if next.is_none() && !on.linked && s.hook().has_link_header() {
+    let next = if on.has_link_header { None } else { on.next };
+    if next.is_none() && !on.has_link_header && s.hook().has_link_header() {
         return Err(UnfitReason::new("the rest of the frame is not a packet"));
     }
     Ok(parse_packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
@@ -303,7 +303,14 @@ pub(crate) fn parse_network_with_exit<'s>(
     let (kind, l3) = (s.get(kind), s.get_position(l3));
     require_untagged(s, kind, unsure);
     // Most frames have no inline tag.
-    (kind, if on.linked { s.hint_usual_distance(l3, ethernet::HEADER_LENGTH as u16) } else { l3 })
+    (
+        kind,
+        if on.has_link_header {
+            s.hint_usual_distance(l3, ethernet::HEADER_LENGTH as u16)
+        } else {
+            l3
+        },
+    )
 }
 
 /// Parses an IPv4 header. Returns the protocol, and the length and position of the payload.

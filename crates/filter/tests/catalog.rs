@@ -139,7 +139,7 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
         for (name, value) in names {
             let Some(other) = filter::catalog::find(name) else { continue };
             let form = if let OutputForm::Form(form) = d.output_form { form } else { Form::Frame };
-            if !other.input_forms.has(form) {
+            if !other.input_forms.contains(form) {
                 continue;
             }
             // Held blocks stay in the arena until they leave.
@@ -176,9 +176,9 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
 /// frames must name one. `strip` need not, because it removes headers but changes no field.
 #[test]
 fn editing_twin_names_the_right_that_it_needs() {
-    let editing = |d: &&Description| d.kernel.is_some() && d.kind == FilterKind::Editing;
+    let editing = |d: &&Description| d.emit_twin.is_some() && d.kind == FilterKind::Editing;
     for d in FILTERS.iter().copied().filter(editing) {
-        assert!(d.right.is_some() || d.name == "strip", "`{}`", d.name);
+        assert!(d.twin_right.is_some() || d.name == "strip", "`{}`", d.name);
     }
 }
 
@@ -262,7 +262,7 @@ fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
 fn assert_declared_class(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let class = after.pointer.class;
     let declared = match d.classes {
-        _ if !class.answered() => {
+        _ if !class.is_answered() => {
             d.kind >= FilterKind::Classification || class == before.pointer.class
         }
         Classes::Same => class == before.pointer.class,
@@ -300,7 +300,7 @@ fn assert_answers_or_reasons(captured: CaptureReader) {
                 d.name
             );
             let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
-            unanswered += blocks.filter(|(_, b)| !b.pointer.class.answered()).count() as u64;
+            unanswered += blocks.filter(|(_, b)| !b.pointer.class.is_answered()).count() as u64;
         });
         let reasons: u64 = node.unanswered_reasons().map(|(_, n)| n).sum();
         assert_eq!(
@@ -338,8 +338,8 @@ fn assert_no_panic(captured: CaptureReader) {
             let mut space = Space::new(&arena);
             let mut batch = space.batch(frames);
             for l in lanes(batch.live()) {
-                let mut block = batch.block(l).narrow(random.next() as u32 % 64, u32::MAX);
-                let mut mark = || random.next() as u16 % 200;
+                let mut block = batch.block(l).narrow(random.next_u64() as u32 % 64, u32::MAX);
+                let mut mark = || random.next_u64() as u16 % 200;
                 block.marks.network = mark();
                 block.marks.transport = mark();
                 block.marks.payload = mark();
@@ -425,7 +425,7 @@ fn assert_recorded_layers_agree(captured: CaptureReader) {
     let options = [&[30][..], &[0; 246]].concat();
     let deep = |times: usize| {
         let frame = testkit::Frame::ethernet().ipv6("fc00::1", "fc00::2");
-        let frame = (0..times).fold(frame, |frame, _| frame.extension(60, &options));
+        let frame = (0..times).fold(frame, |frame, _| frame.ipv6_extension(60, &options));
         Frame::new(ETHERNET, &frame.udp(1, 2, &[7; 300]))
     };
     let long = [deep(0), deep(1), deep(2), deep(4)];
@@ -452,7 +452,7 @@ fn reports_exist_exactly_where_declared() {
     for d in FILTERS {
         let mut node = example_node(d);
         run_with_observer(&mut node, &corpus::header_case_frames(), usize::MAX, |_, _, _| {});
-        assert_eq!(!node.report().rows.is_empty(), d.reports, "`{}`", d.name);
+        assert_eq!(!node.report().rows.is_empty(), d.has_report, "`{}`", d.name);
     }
 }
 
@@ -558,14 +558,14 @@ fn check_detects_a_filter_that_exceeds_its_rights() {
 fn groups_are_ranges_of_the_classes() {
     for d in FILTERS {
         let Classes::Number { range, names, .. } = d.classes else {
-            assert!(d.groups.is_empty(), "`{}` has groups and no classes", d.name);
+            assert!(d.class_groups.is_empty(), "`{}` has groups and no classes", d.name);
             continue;
         };
-        for (number, (name, group)) in d.groups.iter().enumerate() {
+        for (number, (name, group)) in d.class_groups.iter().enumerate() {
             assert!(is_name(name) && !["all", "zero"].contains(name), "`{}` |{name}", d.name);
             let within = range.low <= group.low && group.low < group.high;
             assert!(within && group.high <= range.high, "`{}` |{name}", d.name);
-            let twice = d.groups.iter().skip(number + 1).any(|(other, _)| other == name);
+            let twice = d.class_groups.iter().skip(number + 1).any(|(other, _)| other == name);
             assert!(!twice && !names.iter().any(|(other, _)| other == name), "`{}` {name}", d.name);
         }
     }

@@ -33,7 +33,7 @@ fn generated_code_matches_golden_files() {
             "# {}\n# {} instructions, looks {} bytes deep\n# maps: {}; counters: {}\n{}",
             request_text(&chain),
             program.code.len(),
-            program.reach,
+            program.read_end,
             maps.join(", "),
             counters.join(", "),
             list_program(&program)

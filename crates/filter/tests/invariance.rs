@@ -171,9 +171,9 @@ fn run_frames(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
             let before = std::mem::take(&mut batches).into_iter();
             batches = before.flat_map(|b| node.pass(b, &mut space, frame.time)).collect();
             if number + 1 < count {
-                batches
-                    .iter_mut()
-                    .for_each(|batch| batch.retain_lanes(batch.lanes_with_class(Class::answered)));
+                batches.iter_mut().for_each(|batch| {
+                    batch.retain_lanes(batch.lanes_with_class(Class::is_answered))
+                });
             }
         }
         let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
@@ -193,7 +193,8 @@ fn chains_with_filter(d: &'static Description) -> Vec<(Vec<&'static Description>
         (named(&["ip", "udp"]), Form::Segment),
     ];
     let fits = |form: Form| {
-        d.input_forms.has(form) && !(form == Form::Frame && d.input_forms.has(Form::Bytes))
+        d.input_forms.contains(form)
+            && !(form == Form::Frame && d.input_forms.contains(Form::Bytes))
     };
     let chains = before.into_iter().filter(|(_, form)| fits(*form));
     let gives = |form| if let OutputForm::Form(given) = d.output_form { given } else { form };
@@ -219,7 +220,11 @@ fn is_same_answer(
 
 /// Compares the answers of a filter for the original and the changed frames. Returns the number of
 /// blocks compared, or the first difference.
-fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<usize, String> {
+fn compare_answers(
+    d: &'static Description,
+    change: Change,
+    frames: &[Frame],
+) -> Result<usize, String> {
     let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
     let (plain, changed): (Vec<Frame>, Vec<Vec<Frame>>) = pairs.unzip();
     let mut compared = 0;
@@ -238,7 +243,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
         let tag = change == Change::Tag;
         for (before, after) in before.blocks.iter().zip(&after.blocks) {
             // A block without a class keeps its view, and thus its form.
-            let form = if before.0.answered() { form } else { comes };
+            let form = if before.0.is_answered() { form } else { comes };
             if !is_same_answer(before, after, form, tag) {
                 return differ(format!("{before:02x?}, {after:02x?}"));
             }
@@ -262,7 +267,8 @@ fn invariance_frames() -> Vec<Frame> {
         let short = (0..9).map(move |length| vec![0; length]);
         short.flat_map(move |data| [Frame::ipv4(protocol, &data), Frame::ipv6(protocol, &data)])
     });
-    let borders = corpus::borders::boundary_frames().into_iter().map(|b| Frame::new(ETHERNET, &b));
+    let borders =
+        corpus::boundaries::boundary_frames().into_iter().map(|b| Frame::new(ETHERNET, &b));
     let mut frames: Vec<Frame> =
         empty.chain(corpus::header_case_frames()).chain(borders.step_by(7)).collect();
     frames.extend(corpus::generated_frames(4));
@@ -278,14 +284,15 @@ fn bytes_around_a_packet_change_no_class() {
     for d in FILTERS {
         let (mut compared, mut excused, mut differs) = (0, false, false);
         for change in CHANGES {
-            let result = examine(d, change, &frames);
+            let result = compare_answers(d, change, &frames);
             match is_exception(d.name, change) {
                 true => (excused, differs) = (true, differs || result.is_err()),
                 false => compared += result.unwrap_or_else(|differ| panic!("{differ}")),
             }
         }
         assert_eq!(excused, differs, "`{}` needs no exception", d.name);
-        let streams = !d.input_forms.has(Form::Segment) && !d.input_forms.has(Form::Frame);
+        let streams =
+            !d.input_forms.contains(Form::Segment) && !d.input_forms.contains(Form::Frame);
         assert!(compared > 100 || streams || excused, "`{}`: {compared} blocks", d.name);
     }
 }
@@ -337,7 +344,7 @@ fn bytes_around_a_packet_change_no_class_of_a_twin() {
         let d = chain[0].description;
         // The answer of a filter with state depends on earlier frames, which its twin has not
         // counted if it was unsure about them.
-        if d.input_forms.has(Form::Bytes) || d.state.scope != StateScope::Nothing {
+        if d.input_forms.contains(Form::Bytes) || d.state.scope != StateScope::Nothing {
             continue;
         }
         for change in CHANGES {
@@ -355,21 +362,21 @@ fn bytes_around_a_packet_change_no_class_of_a_twin() {
 }
 
 /// A session number, and true for the backward direction ([`BlockFlags::BACKWARD`]).
-type Side = (u32, bool);
+type SessionDirection = (u32, bool);
 
 /// Runs a stream filter over the frames. Returns its output for each session and direction: the
 /// classes of the blocks, and the bytes of messages.
 fn outputs_by_side(
     d: &'static Description,
     frames: &[Frame],
-) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
+) -> BTreeMap<SessionDirection, (BTreeSet<Class>, Vec<u8>)> {
     let mut nodes = make_nodes(&[find("tcp").expect("known"), d]);
-    let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
+    let mut sides: BTreeMap<SessionDirection, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
     let messages = d.output_form == OutputForm::Form(Form::Message);
     for answer in run_frames(&mut nodes, frames) {
         let BlockMetadata { session, flags, .. } = answer.context;
-        let side = sides.entry((session, flags.has(BlockFlags::BACKWARD))).or_default();
-        if answer.class.answered() {
+        let side = sides.entry((session, flags.contains(BlockFlags::BACKWARD))).or_default();
+        if answer.class.is_answered() {
             side.0.insert(answer.class);
             side.1.extend(answer.bytes.into_iter().filter(|_| messages));
         }
@@ -416,9 +423,10 @@ fn streams_in_smaller_segments_have_the_same_answers() {
         let segmented: Vec<Frame> = plain.iter().flat_map(cut).collect();
         // A filter that accepts any bytes classifies block by block, and segmentation changes the
         // blocks.
-        let streams =
-            |d: &&&Description| d.input_forms.has(Form::Stream) && !d.input_forms.has(Form::Bytes);
-        for d in FILTERS.iter().filter(streams).filter(|d| !d.input_forms.has(Form::Frame)) {
+        let streams = |d: &&&Description| {
+            d.input_forms.contains(Form::Stream) && !d.input_forms.contains(Form::Bytes)
+        };
+        for d in FILTERS.iter().filter(streams).filter(|d| !d.input_forms.contains(Form::Frame)) {
             let (before, after) = (outputs_by_side(d, &plain), outputs_by_side(d, &segmented));
             answered += before.values().map(|side| side.0.len()).sum::<usize>();
             assert!(before == after, "`{}` of {}: {before:?}, {after:?}", d.name, path.display());
@@ -440,9 +448,9 @@ const FAULTY_FILTER: Description = Description {
         names: &[],
     },
     reasons: &["cut"],
-    user: Some(|_| Ok(Filter::classify(FaultyFilter))),
-    kernel: Some(emit_faulty_twin),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::classify(FaultyFilter))),
+    emit_twin: Some(emit_faulty_twin),
+    ..Description::FILTER_DEFAULTS
 };
 const CUT: Reason = FAULTY_FILTER.reason("cut");
 
@@ -473,12 +481,16 @@ fn emit_faulty_twin<'s>(
 fn comparison_detects_padding_read_as_a_header() {
     let frames = invariance_frames();
     let padding = CHANGES[1];
-    let found = examine(&FAULTY_FILTER, padding, &frames).expect_err("padding is no header");
+    let found =
+        compare_answers(&FAULTY_FILTER, padding, &frames).expect_err("padding is no header");
     assert!(found.contains("`faulty` under Padding"), "{found}");
     let twin = [TwinCase::without_arguments(&FAULTY_FILTER)];
     // Filter and twin agree, so only the comparison of the twin with itself finds the mistake.
     let found = compare_twin_answers(&twin, padding, &frames).expect_err("padding is no header");
     let agrees = found.rsplit_once("; the filter: Some(").is_some();
     assert!(found.contains("the twin of `faulty`") && agrees, "{found}");
-    assert!(examine(&FAULTY_FILTER, Change::Tag, &frames).is_err(), "nor do tags move a port");
+    assert!(
+        compare_answers(&FAULTY_FILTER, Change::Tag, &frames).is_err(),
+        "nor do tags move a port"
+    );
 }

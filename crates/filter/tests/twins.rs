@@ -7,7 +7,7 @@
 
 mod corpus;
 
-use corpus::borders::{
+use corpus::boundaries::{
     boundary_frames, ethernet_bytes, kernel_layouts, pending_checksum_frames,
     pending_lookalike_frames, truncated_at_headers,
 };

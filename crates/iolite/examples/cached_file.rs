@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let length = usize::try_from(file.size()?)?.min(20);
     let pointer = file.pointer(0, length);
     let mut table = Table::new();
-    table.read(&file);
+    table.register_file(&file);
     let mut begin = vec![0; length];
     table.copy(pointer, &mut begin)?;
     eprintln!("{pointer:?} is {:?}", String::from_utf8_lossy(&begin));

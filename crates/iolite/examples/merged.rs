@@ -5,7 +5,7 @@
 use abi::DbufId;
 use buffer::stream::{Config, stream};
 use std::time::Duration;
-use streamline_iolite::merge::{MergeOrder, MergedReader, Next, Stamped};
+use streamline_iolite::merge::{MergeOrder, MergedRead, MergedReader, Stamped};
 
 #[expect(clippy::print_stdout, reason = "an example prints what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for producer in 0..3_u64 {
         let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).ok_or("an id")?))?;
         // The offer consists of four descriptors and could be sent to another process.
-        merged.join(offers.pop().ok_or("an offer")?.open()?);
+        merged.add_producer(offers.pop().ok_or("an offer")?.open()?);
         writing.push(std::thread::spawn(move || {
             for number in 0..1000 {
                 let _written = output.write(&(number * 3 + producer).to_le_bytes());
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }));
     }
     let (mut out, mut times) = ([0; 8], Vec::new());
-    while let Next::Block { length, .. } = merged.read(&mut out)? {
+    while let MergedRead::Block { length, .. } = merged.read(&mut out)? {
         times.push(block_timestamp(out.get(..length).unwrap_or_default()));
     }
     for thread in writing {
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         times.is_sorted(),
         merged.late_block_count()
     );
-    while let Some(gone) = merged.departed() {
+    while let Some(gone) = merged.next_departed() {
         let left = gone.put.resident(&gone.taken);
         println!("{:?}: {} blocks, {left:?} left behind", gone.producer, gone.taken.blocks);
     }

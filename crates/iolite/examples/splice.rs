@@ -22,7 +22,7 @@ use streamline_iolite::interface::AggregateBlocks;
 use streamline_iolite::interface::StreamReader as _;
 use streamline_iolite::splice::splice_all;
 use streamline_iolite::view::Space;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "/proc/self/exe".to_owned());
@@ -30,14 +30,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The owner of all dbufs, which the other stages query for unmapped ones.
     let server = GrantServer::open(PoolOwner::new(8))?;
     let file = FrozenData::read(id(1)?, File::open(&name)?, 1 << 30)?;
-    server.owner(|owner| owner.share_frozen(&file, AccessList::private(identity())))?;
+    server.with_owner(|owner| owner.share_frozen(&file, AccessList::private(effective_ids())))?;
     let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {
         let shape = pool::PoolConfig { segment: 1 << 16, segments: 4 };
-        let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private(identity()))?;
-        server.owner(|owner| owner.share(&pool))?;
+        let pool = AllocationPool::new(id(ring + 1)?, shape, AccessList::private(effective_ids()))?;
+        server.with_owner(|owner| owner.share(&pool))?;
         let (output, mut offers) = indirect(&Config::new(id(ring)?), Backing::new(pool))?;
         let space = Space::new();
-        space.introduce(server.introduce(Credentials::from(identity()))?.1);
+        space.introduce(server.introduce(Credentials::from(effective_ids()))?.1);
         Ok((output, Input::open(offers.remove(0), &space)?))
     };
     let (mut first, mut middle) = stream(10)?;

@@ -89,7 +89,7 @@ impl CachedFile {
         let file = match sys::file::access_mode(&file)? {
             AccessMode::Read => file,
             AccessMode::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
-            AccessMode::None => return Err(Refusal::NotReadable),
+            AccessMode::NotReadable => return Err(Refusal::NotReadable),
         };
         let cannot_be_truncated = sys::file::has_shrink_seal(&file);
         let inner = CachedFileState { id, file, cannot_be_truncated, view: RwLock::default() };
@@ -245,7 +245,7 @@ pub enum Refusal {
     },
     /// The file was truncated during a transfer.
     #[error(
-        "the file was truncated while it was sent: of {sent} bytes only the first {good} are its \
+        "the file was truncated while it was sent: of {sent} bytes only the first {valid} are its \
          contents"
     )]
     Truncated {
@@ -253,7 +253,7 @@ pub enum Refusal {
         sent: usize,
         /// Number of transferred bytes that are file contents. They come first; the remaining
         /// transferred bytes are zeros.
-        good: usize,
+        valid: usize,
     },
     /// A system call failed.
     #[error("{0}")]

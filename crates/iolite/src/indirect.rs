@@ -44,7 +44,7 @@ use buffer::ibuf::{self, EntryColumns};
 use buffer::share;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::doorbell::SocketDoorbell;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// Parameters of an indirect stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ pub struct Config {
     pub readers: usize,
     /// Number of blocks after which written pointers are published (T_b). A registered dbuf with a
     /// lower threshold lowers this number.
-    pub every: usize,
+    pub publish_threshold: usize,
 }
 
 impl Config {
@@ -68,16 +68,16 @@ impl Config {
     /// faster because they fit into the L1 cache.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
-        Self { id, entries: 4096, policy: Policy::Block, readers: 1, every: 32 }
+        Self { id, entries: 4096, policy: Policy::Block, readers: 1, publish_threshold: 32 }
     }
 }
 
 /// Creates an indirect stream. Returns the writing end, and an offer for each reader. Written bytes
 /// that are not in a dbuf are copied into `backing`.
 pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<Offer>)> {
-    let Config { id, entries, policy, readers, every } = *config;
-    let shape = ibuf::RingConfig { entries, lanes: EntryColumns::Pointer, policy, readers };
-    let (ring, rings) = share::pointers(&shape, id)?;
+    let Config { id, entries, policy, readers, publish_threshold: every } = *config;
+    let shape = ibuf::RingConfig { entries, columns: EntryColumns::Pointer, policy, readers };
+    let (ring, rings) = share::pointer_ring(&shape, id)?;
     let mut doorbells = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
@@ -99,13 +99,13 @@ pub(crate) fn send_to(
     sockets: Vec<OwnedFd>,
     grants: &GrantServer,
 ) -> sys::Result<(Output, Vec<PeerId>)> {
-    let Config { id, entries, policy, every, .. } = *config;
+    let Config { id, entries, policy, publish_threshold: every, .. } = *config;
     let readers = sockets.len();
-    let shape = ibuf::RingConfig { entries, lanes: EntryColumns::Pointer, policy, readers };
-    let (ring, rings) = share::pointers(&shape, id)?;
+    let shape = ibuf::RingConfig { entries, columns: EntryColumns::Pointer, policy, readers };
+    let (ring, rings) = share::pointer_ring(&shape, id)?;
     let (mut doorbells, mut peers, mut departed) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (ring, socket)) in rings.into_iter().zip(sockets).enumerate() {
-        let (peer, server) = grants.introduce(Credentials::from(identity()))?;
+        let (peer, server) = grants.introduce(Credentials::from(effective_ids()))?;
         let [geometry, entries, cursor] = ring.descriptors();
         let all = [geometry, entries, cursor, server.as_fd()];
         if sys::descriptor::send(socket.as_fd(), OFFER, &all).is_err() {

@@ -10,18 +10,18 @@ use crate::aggregate::server::GrantServer;
 use crate::indirect::{self, Backing, indirect};
 use crate::interface::StreamReader;
 use crate::interface::StreamWriter as _;
-use crate::merge::{MergeOrder, MergedReader, Next, Stamped};
+use crate::merge::{MergeOrder, MergedRead, MergedReader, Stamped};
 use crate::mpipe::{mpipe, open_read, open_write};
 use crate::splice::splice_all;
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
 use buffer::dbuf::fixed;
-use buffer::late::LateEvent;
+use buffer::late_event::LateEvent;
 use buffer::stream::{self, Config};
 use buffer::{Fault, Policy, pool};
 use std::time::Duration;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 const LAST_BLOCK: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
@@ -110,12 +110,13 @@ type ReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 fn pointer_stream(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) {
     let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let shape = pool::PoolConfig { segment: 4096, segments: 4 };
-    let pool = AllocationPool::new(dbuf_id(2), shape, AccessList::private(identity())).unwrap();
-    server.owner(|owner| owner.share(&pool)).unwrap();
+    let pool =
+        AllocationPool::new(dbuf_id(2), shape, AccessList::private(effective_ids())).unwrap();
+    server.with_owner(|owner| owner.share(&pool)).unwrap();
     let config = indirect::Config { entries: 16, policy, ..indirect::Config::new(dbuf_id(1)) };
     let (output, mut offers) = indirect(&config, Backing::new(pool)).unwrap();
     let space = Space::new();
-    space.introduce(server.introduce(Credentials::from(identity())).unwrap().1);
+    space.introduce(server.introduce(Credentials::from(effective_ids())).unwrap().1);
     (output, indirect::Input::open(offers.remove(0), &space).unwrap(), server)
 }
 
@@ -173,23 +174,23 @@ fn merged_producer_loses_no_published_block() {
             let config = Config::new(dbuf_id(1)).capacity(4096);
             let (output, mut offers) = stream::stream(&config).unwrap();
             let mut input = offers.remove(0).open().unwrap();
-            arm_writer_end(&mut input.late, output, how);
-            let first = merged.join(input);
+            arm_writer_end(&mut input.late_event, output, how);
+            let first = merged.add_producer(input);
             let shape =
                 fixed::SlotConfig { slot: 64, slots: 16, ..fixed::SlotConfig::new(dbuf_id(2)) };
             let (output, mut offers) = fixed::stream::stream(&shape, 1).unwrap();
             let mut input = offers.remove(0).open().unwrap();
-            arm_writer_end(&mut input.late, output, how);
-            let second = merged.join(input);
+            arm_writer_end(&mut input.late_event, output, how);
+            let second = merged.add_producer(input);
             let (mut out, mut from) = ([0; 100], Vec::new());
-            while let Next::Block { from: who, length } = merged.read(&mut out).unwrap() {
+            while let MergedRead::Block { from: who, length } = merged.read(&mut out).unwrap() {
                 assert_eq!(&out[..length], LAST_BLOCK);
                 from.push(who);
             }
             from.sort();
             assert_eq!(from, [first, second], "{how:?}");
             for _ in 0..2 {
-                let gone = merged.departed().unwrap();
+                let gone = merged.next_departed().unwrap();
                 assert_eq!(gone.fault, how.expected_end().err());
                 assert_eq!(gone.put.resident(&gone.taken), Some(0));
             }
@@ -203,7 +204,7 @@ fn multiway_pipe_loses_no_published_block() {
         let mut ends = mpipe(3, &Config::new(dbuf_id(1)).capacity(4096)).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
         let mut input = open_read(ends.remove(0)).unwrap().unwrap();
-        arm_writer_end(&mut input.late, output, how);
+        arm_writer_end(&mut input.late_event, output, how);
         // Also checks an end that is opened after the writer has ended.
         for mut input in [input, open_read(ends.remove(0)).unwrap().unwrap()] {
             check_block_and_end("an end of a pipe", how, &mut input, |input| {
@@ -219,11 +220,12 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
     for how in ENDS {
         let shape = pool::PoolConfig { segment: 4096, segments: 4 };
         let mut pool =
-            AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity())).unwrap();
+            AllocationPool::new(dbuf_id(1), shape, AccessList::private(effective_ids())).unwrap();
         let mut creator = PoolOwner::new(4);
         creator.share(&pool).unwrap();
         let server = GrantServer::open(creator).unwrap();
-        let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
+        let (mut sender, offer) =
+            pipe(&server, dbuf_id(2), Credentials::from(effective_ids())).unwrap();
         let mut receiver = offer.open().unwrap();
         let sent = pool.copy(LAST_BLOCK).unwrap();
         receiver.late().arm(move || {

@@ -52,7 +52,7 @@ pub struct ProducerId(u64);
 
 /// The result of a read from a [`MergedReader`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
+pub enum MergedRead {
     /// A block was copied to the caller's buffer.
     Block {
         /// Producer of the block.
@@ -127,7 +127,7 @@ impl MergedReader {
 
     /// Adds a producer: the reading end of a stream of blocks or slots. Returns the id of the
     /// producer.
-    pub fn join(&mut self, input: impl Source + 'static) -> ProducerId {
+    pub fn add_producer(&mut self, input: impl Source + 'static) -> ProducerId {
         let input = Box::new(input);
         let id = ProducerId(self.next_id);
         self.next_id += 1;
@@ -137,7 +137,7 @@ impl MergedReader {
 
     /// Removes a producer after the blocks already consumed from it have been returned, and then
     /// closes its stream. Returns false if there is no such producer.
-    pub fn leave(&mut self, producer: ProducerId) -> bool {
+    pub fn remove_producer(&mut self, producer: ProducerId) -> bool {
         let Some(at) = self.producers.iter().position(|known| known.id == producer) else {
             return false;
         };
@@ -148,13 +148,13 @@ impl MergedReader {
 
     /// Returns the number of producers that have not been removed.
     #[must_use]
-    pub fn producers(&self) -> usize {
+    pub fn producer_count(&self) -> usize {
         self.producers.len()
     }
 
     /// Returns the next removed producer that has not been reported yet. Returns `None` if there is
     /// none.
-    pub fn departed(&mut self) -> Option<DepartedProducer> {
+    pub fn next_departed(&mut self) -> Option<DepartedProducer> {
         self.departed.pop_front()
     }
 
@@ -177,10 +177,10 @@ impl MergedReader {
 
     /// Copies the next block into `out`. Blocks until there is one or no producer is left. Fails
     /// with [`Fault::TooLong`] if `out` is too short; the block then remains unread.
-    pub fn read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
+    pub fn read(&mut self, out: &mut [u8]) -> Result<MergedRead, Fault> {
         loop {
             match self.try_read(out)? {
-                Next::Nothing => {}
+                MergedRead::Nothing => {}
                 found => return Ok(found),
             }
             let patience = match &self.order {
@@ -197,8 +197,8 @@ impl MergedReader {
         }
     }
 
-    /// Reads like [`MergedReader::read`], but returns [`Next::Nothing`] instead of blocking.
-    pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
+    /// Reads like [`MergedReader::read`], but returns [`MergedRead::Nothing`] instead of blocking.
+    pub fn try_read(&mut self, out: &mut [u8]) -> Result<MergedRead, Fault> {
         let found = match self.order {
             MergeOrder::Fair(most) => self.take_round_robin(most.max(1), out)?,
             MergeOrder::Stamped(_) => {
@@ -209,8 +209,8 @@ impl MergedReader {
         self.remove_ended_producers();
         Ok(match found {
             Some(found) => found,
-            None if self.producers.is_empty() => Next::End,
-            None => Next::Nothing,
+            None if self.producers.is_empty() => MergedRead::End,
+            None => MergedRead::Nothing,
         })
     }
 
@@ -238,7 +238,7 @@ impl MergedReader {
             vec![false; waited.len()]
         } else {
             let doorbells: Vec<_> = waited.iter().map(|producer| producer.input.as_fd()).collect();
-            sys::poll::readable(&doorbells, limit)
+            sys::poll::wait_until_readable(&doorbells, limit)
         };
         for (producer, notified) in waited.into_iter().zip(notified) {
             producer.input.wake(notified);
@@ -261,7 +261,11 @@ impl MergedReader {
     /// Copies the next block of the current producer, or of the next producer that has a block,
     /// into `out`. After `most` blocks of one producer in a row, the next producer becomes the
     /// current one. Returns `None` if no producer has a block.
-    fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
+    fn take_round_robin(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+    ) -> Result<Option<MergedRead>, Fault> {
         for _ in 0..=self.producers.len() {
             if self.taken_in_round >= most || self.current >= self.producers.len() {
                 self.current =
@@ -272,7 +276,7 @@ impl MergedReader {
             match producer.take(out)? {
                 Some(length) => {
                     self.taken_in_round += 1;
-                    return Ok(Some(Next::Block { from: producer.id, length }));
+                    return Ok(Some(MergedRead::Block { from: producer.id, length }));
                 }
                 None => self.taken_in_round = most,
             }

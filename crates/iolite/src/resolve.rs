@@ -43,7 +43,7 @@ impl<'a> Table<'a> {
     /// Registers memory whose bytes stay unchanged while the table borrows it. The table searches
     /// its memories in the order of registration, so register the most frequently used memory
     /// first.
-    pub fn hold(&mut self, held: HeldMemory<'a>) {
+    pub fn register_memory(&mut self, held: HeldMemory<'a>) {
         self.held.push(held);
     }
 
@@ -53,7 +53,7 @@ impl<'a> Table<'a> {
     }
 
     /// Registers a file, whose bytes can be copied but not borrowed.
-    pub fn read(&mut self, file: &'a CachedFile) {
+    pub fn register_file(&mut self, file: &'a CachedFile) {
         self.files.push(file);
     }
 

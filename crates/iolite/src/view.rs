@@ -104,19 +104,19 @@ impl Space {
 
     /// Returns true if the dbuf is mapped.
     #[must_use]
-    pub fn has(&self, dbuf: DbufId) -> bool {
+    pub fn is_mapped(&self, dbuf: DbufId) -> bool {
         self.lock_space_state().dbufs.contains_key(&dbuf)
     }
 
     /// Removes a dbuf. The dbuf is unmapped when the last reader drops its translation, and a later
     /// pointer into it causes a new fault. Returns false if the dbuf was not mapped.
-    pub fn forget(&self, dbuf: DbufId) -> bool {
+    pub fn unmap(&self, dbuf: DbufId) -> bool {
         self.lock_space_state().dbufs.remove(&dbuf).is_some()
     }
 
     /// Returns the numbers of granted and refused queries that the space has sent to owners.
     #[must_use]
-    pub fn faults(&self) -> QueryCounts {
+    pub fn query_counts(&self) -> QueryCounts {
         self.lock_space_state().faults
     }
 
@@ -176,7 +176,7 @@ impl Space {
         while let Some(owner) = known.owners.get_mut(at) {
             match owner.request_with_timeout(dbuf, REPLY_TIMEOUT) {
                 Ok(grant) => {
-                    let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
+                    let trusted = owner.owner_ids().is_ok_and(|(user, _)| self.trusts(user));
                     return Ok((grant, trusted));
                 }
                 Err(GrantRefusal::Forbidden { uid, .. }) => {
@@ -235,8 +235,8 @@ impl ForeignDbuf {
         }
         let file = Memfd::from_fd(fd).map_err(|error| failed(error.errno))?;
         let seals = file.seals().map_err(|error| failed(error.errno))?;
-        let frozen = seals.has(Seals::FROZEN);
-        if !frozen && !seals.has(Seals::READER) {
+        let frozen = seals.contains(Seals::FROZEN);
+        if !frozen && !seals.contains(Seals::READER) {
             return Err(failed(0));
         }
         // The size was read before the seals; it is final now, so read it again.
@@ -249,7 +249,7 @@ impl ForeignDbuf {
         }
         let mask = if frozen { u64::MAX } else { length as u64 - 1 };
         let mapping = file.map_read().map_err(|error| failed(error.errno))?;
-        Ok(Self { id, region: Region::reading(mapping), file: None, mask, frozen, trusted })
+        Ok(Self { id, region: Region::read_only(mapping), file: None, mask, frozen, trusted })
     }
 
     /// Validates a pointer. Returns the offset of its block in this dbuf, or fails with the fault.

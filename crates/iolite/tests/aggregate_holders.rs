@@ -26,9 +26,9 @@ use streamline_iolite::aggregate::holders::{HeldCounts, PeerId};
 use streamline_iolite::aggregate::owner::{Grant, Owner as _, PoolOwner, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer};
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
-use sys::doorbell::{Peer as PeerState, SocketDoorbell};
+use sys::doorbell::{PeerState, SocketDoorbell};
 use sys::process::OVERFLOW_ID;
-use sys::process::identity;
+use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
@@ -39,7 +39,7 @@ const SECRET_DBUF: u32 = 2;
 const FROZEN_DBUF: u32 = 3;
 
 /// Serializes the tests, which count descriptors of this process.
-static ALONE: Mutex<()> = Mutex::new(());
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
 // ---- messages: a word, then numbers
 
@@ -141,7 +141,10 @@ impl Fixture {
         let start = Instant::now();
         client.other.kill();
         wait_until("the news that it is gone", || {
-            sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::wait_limit()));
+            sys::poll::wait_until_readable(
+                &[doorbell.as_fd()],
+                Some(common::patience::wait_limit()),
+            );
             doorbell.clear() == PeerState::Gone
         });
         let kept = self.creator.holders_mut().remove(client.peer).unwrap();
@@ -164,7 +167,7 @@ fn memfd_counts() -> (usize, usize) {
 
 #[test]
 fn q18_process_killed_at_any_step_releases_everything() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut fixture = Fixture::new();
     let Some(survivor) = fixture.start_client() else { return };
     fixture.serve(&survivor, STEP_READ);
@@ -222,7 +225,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
 /// copying from a pool, or in place if the data is frozen.
 #[test]
 fn sent_memory_outlives_its_owner() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut maker) = OtherUserProcess::start("maker") else { return };
     let mut window = Window::new();
     let mut blocks = Vec::new();
@@ -251,24 +254,24 @@ fn sent_memory_outlives_its_owner() {
         blocks.iter().for_each(|block| check_block(&window, block));
         assert_eq!(digest(&data.to_vec()), sent);
     }
-    assert!(window.forget(dbuf_id(SHARED_DBUF)));
+    assert!(window.unmap(dbuf_id(SHARED_DBUF)));
 }
 
 /// The thread of a grant server detects that a client has exited, and releases the client's
 /// segments.
 #[test]
 fn q18_grant_server_notices_killed_client() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
     let server = GrantServer::open(PoolOwner::new(LENT_SEGMENT_COUNT)).unwrap();
-    server.owner(|owner| owner.share(&pool)).unwrap();
+    server.with_owner(|owner| owner.share(&pool)).unwrap();
     let before = memfd_counts();
     for round in 0..10u8 {
         let (peer, socket) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         let sent = pool.copy(&[round; 2 * SEGMENT_SIZE]).unwrap();
-        server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+        server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
         let pointers = sent.slices().map(|slice| {
             let [place, home] = slice.pointer().words();
             format!(" {place} {home} {}", digest(slice.bytes()))
@@ -279,7 +282,7 @@ fn q18_grant_server_notices_killed_client() {
         else {
             return;
         };
-        let holding = || server.owner(|owner| owner.holders().holding(peer));
+        let holding = || server.with_owner(|owner| owner.holders().holding(peer));
         wait_until("the guest", || holding().unwrap().references == 1);
         assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
         client.kill();
@@ -374,7 +377,7 @@ fn request_grants(socket: OwnedFd, role: &str) {
 
 fn run_memory_owner(socket: &OwnedFd) {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
-    let access = AccessList::private(identity());
+    let access = AccessList::private(effective_ids());
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
     let mut creator = PoolOwner::new(SEGMENTS);
     creator.share(&pool).unwrap();

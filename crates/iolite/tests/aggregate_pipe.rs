@@ -19,7 +19,7 @@ use streamline_iolite::aggregate::pipe::{PipeOffer, Receiver, SendError, Sender,
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, GrantRefusal};
 use sys::process::OVERFLOW_ID;
-use sys::process::identity;
+use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
@@ -170,14 +170,14 @@ fn greedy_or_lying_reader_harms_only_itself() {
         let _full = liar.try_send(&fixture.server, &sent);
         with_watchdog("what comes back", || honest.send(&fixture.server, &sent)).unwrap();
         wait_until("what the honest one gives back", || {
-            let holding = fixture.server.owner(|owner| owner.holders().holding(honest.peer()));
+            let holding = fixture.server.with_owner(|owner| owner.holders().holding(honest.peer()));
             holding.is_none_or(|holding| holding.segments <= 2)
         });
     }
     assert_eq!(refused, 300 - HELD_SEGMENTS_MAX);
     drop(honest);
     assert_eq!(three.receive_line().as_deref(), Some(&*format!("300 {sums}")));
-    let kept = fixture.server.owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
+    let kept = fixture.server.with_owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
     assert_eq!(kept.segments, HELD_SEGMENTS_MAX);
     one.kill();
     two.kill();
@@ -206,7 +206,7 @@ fn run_other_process() {
 fn read_and_report(receiver: &mut Receiver) {
     let config = PoolConfig { segment: 1 << 16, segments: 4 };
     let mut pool =
-        AllocationPool::new(dbuf_id(9), config, AccessList::private(identity())).unwrap();
+        AllocationPool::new(dbuf_id(9), config, AccessList::private(effective_ids())).unwrap();
     let (mut count, mut sums) = (0_u64, 0_u64);
     while let Some(received) = receiver.receive().unwrap() {
         let bytes = if count.is_multiple_of(2) {

@@ -98,7 +98,7 @@ fn table_copies_bytes_of_cached_files() {
     let named = NamedFile::new("table", 0o600);
     let cached = CachedFile::open(dbuf_id(5), &named.0).unwrap();
     let mut table = Table::new();
-    table.read(&cached);
+    table.register_file(&cached);
     let mut out = [0; LENGTH];
     table.copy(cached.pointer(FAR_OFFSET, LENGTH), &mut out).unwrap();
     assert_eq!(out, [b'z'; LENGTH]);

@@ -33,7 +33,7 @@ use streamline_iolite::splice::{splice, splice_all};
 use streamline_iolite::view::Space;
 use sys::doorbell::SocketDoorbell;
 use sys::process::OVERFLOW_ID;
-use sys::process::identity;
+use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
@@ -62,7 +62,7 @@ impl Fixture {
     fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
         let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
         let pool = AllocationPool::new(dbuf_id(number), config, access).unwrap();
-        self.server.owner(|owner| owner.share(&pool)).unwrap();
+        self.server.with_owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
@@ -133,7 +133,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     };
     let mut named = fixture.pool(NAMED_DBUF, 2, named);
     let frozen = FrozenData::read(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
-    fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
+    fixture.server.with_owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
     let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
     send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
@@ -185,7 +185,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     let (readable_path, secret_path) = (named("shown", 0o644), named("hidden", 0o600));
     let reader = |number: u32, path: &Path| {
         let file = CachedFile::open(dbuf_id(number), path).unwrap();
-        fixture.server.owner(|owner| owner.share_file(&file)).unwrap();
+        fixture.server.with_owner(|owner| owner.share_file(&file)).unwrap();
         file.reader().with_pointer_splices()
     };
     let (mut open, mut closed) =
@@ -329,7 +329,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     let readable = fixture.pool(OPEN_DBUF, 2, access_mode(0o644));
     let _secret = fixture.pool(SECRET_DBUF, 2, access_mode(0));
     let frozen = FrozenData::read(dbuf_id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
-    fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o644))).unwrap();
+    fixture.server.with_owner(|owner| owner.share_frozen(&frozen, access_mode(0o644))).unwrap();
     let place = readable.pool().draft(64, 64).map(|mut draft| {
         draft.fill(6);
         draft.commit(64)
@@ -375,7 +375,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
         (faults, Some(0))
     );
     assert!(faults > 10_000, "{faults}");
-    let requests = space.faults();
+    let requests = space.query_counts();
     assert!(requests.mapped == 2 && requests.refused < 200, "{requests:?} for {faults} faults");
     other.wait_for_success();
 }
@@ -401,7 +401,7 @@ fn run_other_process() {
 }
 
 fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
-    let requests = input.space().faults();
+    let requests = input.space().query_counts();
     let lost = input.counts().lost;
     report(&format!(
         "{word} {fault:?} mapped {} refused {} lost {lost}",
@@ -435,7 +435,7 @@ fn write_until_killed() {
     let mut pools = [OPEN_DBUF, LATER_DBUF].map(|number| {
         let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
         let pool = AllocationPool::new(dbuf_id(number), config_of, all).unwrap();
-        server.owner(|owner| owner.share(&pool)).unwrap();
+        server.with_owner(|owner| owner.share(&pool)).unwrap();
         pool
     });
     let later = pools[1].copy(&[3; 10]).unwrap();
@@ -459,8 +459,9 @@ fn forward_until_killed() {
     let mut input = receive_input(stdin(), &space).unwrap();
     let server = GrantServer::open(PoolOwner::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
-    let own = AllocationPool::new(dbuf_id(20), config_of, AccessList::private(identity())).unwrap();
-    server.owner(|owner| owner.share(&own)).unwrap();
+    let own =
+        AllocationPool::new(dbuf_id(20), config_of, AccessList::private(effective_ids())).unwrap();
+    server.with_owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: dbuf_id(21), entries: 256, ..Config::new(dbuf_id(21)) };
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
     send_offer(stdin(), &offers[0], None);
@@ -470,7 +471,7 @@ fn forward_until_killed() {
     let rest = splice_all(&mut input, &mut output).unwrap();
     let bytes = first.bytes + rest.bytes;
     let by_pointer = first.by_pointer + rest.by_pointer;
-    report(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
+    report(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.query_counts().mapped));
     drop(output);
     wait_until("what is in flight to be passed", || sweep_held_segments() == 0);
 }
@@ -478,11 +479,11 @@ fn forward_until_killed() {
 fn write_false_pointers() {
     let shape = ibuf::RingConfig {
         entries: 1024,
-        lanes: EntryColumns::Pointer,
+        columns: EntryColumns::Pointer,
         policy: Policy::Block,
         readers: 1,
     };
-    let (mut writer, mut offers) = share::pointers(&shape, dbuf_id(RING_DBUF)).unwrap();
+    let (mut writer, mut offers) = share::pointer_ring(&shape, dbuf_id(RING_DBUF)).unwrap();
     let (doorbell, theirs) = SocketDoorbell::pair().unwrap();
     let ring = offers.remove(0);
     let mut all = ring.descriptors().to_vec();
@@ -493,11 +494,11 @@ fn write_false_pointers() {
     let mut count = 0;
     for _ in 0..40_000 {
         let length = random.below(70) as u32;
-        let (near, far) = (random.below(3 * SEGMENT_SIZE as u64), random.next());
+        let (near, far) = (random.below(3 * SEGMENT_SIZE as u64), random.next_u64());
         let number = |dbuf: u32| dbuf_id(dbuf);
         let pointer = match random.below(8) {
             0 | 1 => good,
-            2 => RichPointer::from_words([random.next(), random.next()]),
+            2 => RichPointer::from_words([random.next_u64(), random.next_u64()]),
             3 => RichPointer::new(number(SECRET_DBUF), Extent::new(near, length), Class::YES),
             4 => RichPointer::new(number(FROZEN_DBUF), Extent::new(4 * near, length), Class(7)),
             5 => RichPointer::new(number(OPEN_DBUF), Extent::new(far, u32::MAX), Class::YES),

@@ -15,7 +15,7 @@ use common::scribble::Ring;
 use common::{OtherUserProcess, open, send_offer, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
-use streamline_iolite::merge::{DepartedProducer, MergeOrder, MergedReader, Next, Stamped};
+use streamline_iolite::merge::{DepartedProducer, MergeOrder, MergedRead, MergedReader, Stamped};
 use testkit::Random;
 
 const BLOCKS: u64 = 30_000;
@@ -53,9 +53,9 @@ fn drain(merged: &mut MergedReader, honest: usize, mut each: impl FnMut(&[u64]))
     let mut out = vec![0; 8192];
     loop {
         match with_watchdog("a producer", || merged.read(&mut out).unwrap()) {
-            Next::End => return counts,
-            Next::Nothing => panic!("it waits"),
-            Next::Block { length: 64, .. } => {
+            MergedRead::End => return counts,
+            MergedRead::Nothing => panic!("it waits"),
+            MergedRead::Block { length: 64, .. } => {
                 let producer = usize::try_from(block_word(&out, 0)).unwrap_or(usize::MAX);
                 if producer < honest {
                     assert_eq!(
@@ -69,13 +69,13 @@ fn drain(merged: &mut MergedReader, honest: usize, mut each: impl FnMut(&[u64]))
                 counts[producer] += 1;
                 each(&counts);
             }
-            Next::Block { .. } => {}
+            MergedRead::Block { .. } => {}
         }
     }
 }
 
 fn departed_producers(merged: &mut MergedReader) -> Vec<DepartedProducer> {
-    let mut all: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
+    let mut all: Vec<_> = std::iter::from_fn(|| merged.next_departed()).collect();
     all.sort_by_key(|gone| gone.producer);
     all
 }
@@ -94,7 +94,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
         let mut others = Vec::new();
         for (producer, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
             let Some((other, input)) = start_producer(role, producer) else { return };
-            merged.join(input);
+            merged.add_producer(input);
             others.push(other);
         }
         let (mut killed, until) = (false, random.below(20_000));
@@ -164,7 +164,7 @@ fn write_garbage(mut output: Output, producer: u64) {
             _ => random.below(6) * 128,
         };
         let value = match random.below(3) {
-            0 => random.next(),
+            0 => random.next_u64(),
             1 => random.below(1 << 20),
             _ => u64::MAX - random.below(4),
         };

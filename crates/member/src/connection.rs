@@ -4,15 +4,15 @@
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_BYTES_MAX`]
 //! bytes of unsent replies. A peer that reads its replies too slowly is disconnected. The server
 //! always reads incoming data promptly, so no descriptor of the peer stays in the receive queue,
-//! and every hangup is detected. Another thread ([`sys::closer`]) closes the received descriptors
-//! that are not used, and the socket. A peer that sends more descriptors while its earlier
-//! descriptors wait to be closed is disconnected.
+//! and every hangup is detected. Another thread ([`sys::descriptor_closer`]) closes the received
+//! descriptors that are not used, and the socket. A peer that sends more descriptors while its
+//! earlier descriptors wait to be closed is disconnected.
 
 use crate::receive_buffer::with_receive_buffer;
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::closer::{self, Foreign};
+use sys::descriptor_closer::{self, ForeignDescriptor};
 use sys::local_socket::{self, Framing};
 use sys::watcher::{EpollWatcher, EventInterest};
 
@@ -24,7 +24,7 @@ const DESCRIPTORS_MAX: usize = 16;
 /// The server's end of a connection to a peer, on a non-blocking socket.
 #[derive(Debug)]
 pub struct Connection {
-    socket: Foreign,
+    socket: ForeignDescriptor,
     framing: Framing,
     /// Received beginning of an incomplete message; always empty on a packet socket.
     partial: Vec<u8>,
@@ -50,7 +50,7 @@ pub enum Received {
     /// No complete message is available yet.
     Pending,
     /// A message, with its descriptors.
-    Message(Vec<u8>, Vec<Foreign>),
+    Message(Vec<u8>, Vec<ForeignDescriptor>),
     /// The message is longer than permitted, or carries too many descriptors. The connection is
     /// then unusable.
     TooLong,
@@ -67,12 +67,12 @@ impl Connection {
     /// Creates the server's end of a connection on a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd, framing: Framing) -> Self {
-        Self::from_foreign(Foreign::from_peer_socket(socket), framing)
+        Self::from_foreign(ForeignDescriptor::from_peer_socket(socket), framing)
     }
 
     /// Creates a connection on a socket whose peer is the user recorded in `socket`.
     #[must_use]
-    pub fn from_foreign(socket: Foreign, framing: Framing) -> Self {
+    pub fn from_foreign(socket: ForeignDescriptor, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
         Self {
             socket,
@@ -113,8 +113,8 @@ impl Connection {
             Ok(Some((bytes, descriptors))) => {
                 let uid = self.socket.uid();
                 let has_some = !descriptors.is_empty();
-                let descriptors = Foreign::all(descriptors, uid);
-                match has_some && closer::is_user_overloaded(uid) {
+                let descriptors = ForeignDescriptor::wrap_all(descriptors, uid);
+                match has_some && descriptor_closer::is_user_overloaded(uid) {
                     true => Received::Closed,
                     false => Received::Message(bytes, descriptors),
                 }
@@ -146,7 +146,7 @@ impl Connection {
                 // On a stream, descriptors do not belong to a message, so they are dropped, which
                 // closes them.
                 Ok(Some((length, descriptors))) => {
-                    drop(Foreign::all(descriptors, self.socket.uid()));
+                    drop(ForeignDescriptor::wrap_all(descriptors, self.socket.uid()));
                     self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
                 }
                 Err(error) if error.errno == EMSGSIZE => return Received::TooLong,

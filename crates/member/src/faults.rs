@@ -88,7 +88,7 @@ pub fn wrong_change(why: &str) -> Fault {
 /// Returns true if a fault was made by [`wrong_change`].
 #[must_use]
 pub fn is_wrong_change(fault: &Fault) -> bool {
-    fault.name == "io.streamline.path.Unchanged" && fault.text("by") == WRONG_CHANGE_CAUSE
+    fault.name == "io.streamline.path.Unchanged" && fault.text_parameter("by") == WRONG_CHANGE_CAUSE
 }
 
 /// Name of the error made by [`outdated`].
@@ -130,8 +130,8 @@ pub fn too_many_tokens(limit: usize) -> Fault {
 /// Formats an error for users: the error, its location, the reason and a remedy.
 #[must_use]
 pub fn format_fault(fault: &Fault) -> String {
-    let text = |parameter| fault.text(parameter);
-    let number = |parameter| fault.number(parameter);
+    let text = |parameter| fault.text_parameter(parameter);
+    let number = |parameter| fault.number_parameter(parameter);
     match fault.name.as_str() {
         "io.streamline.NoSuchPath" => {
             format!("no path is called `{}`: `streamline ps` lists those that run", text("path"))

@@ -46,7 +46,7 @@ pub fn gather<A, P: AsFd, R>(
             match begin(peer) {
                 Ok(peer) => in_flight.push(Query { at, uid, peer }),
                 Err(answer) => {
-                    waiting.release(uid);
+                    waiting.release_slot(uid);
                     answers[at] = Some(answer);
                 }
             }
@@ -56,7 +56,7 @@ pub fn gather<A, P: AsFd, R>(
             return answers;
         }
         let descriptors: Vec<BorrowedFd<'_>> = in_flight.iter().map(|it| it.peer.as_fd()).collect();
-        let ready = sys::poll::readable(&descriptors, Some(left));
+        let ready = sys::poll::wait_until_readable(&descriptors, Some(left));
         for (it, ready) in std::mem::take(&mut in_flight).into_iter().zip(ready) {
             let Some((_, wanted)) = peers.get(it.at).filter(|_| ready) else {
                 in_flight.push(it);
@@ -65,7 +65,7 @@ pub fn gather<A, P: AsFd, R>(
             match next(wanted, it.peer) {
                 ControlFlow::Continue(peer) => in_flight.push(Query { peer, ..it }),
                 ControlFlow::Break(answer) => {
-                    waiting.release(it.uid);
+                    waiting.release_slot(it.uid);
                     answers[it.at] = Some(answer);
                 }
             }
@@ -122,7 +122,7 @@ impl QueryQueue {
 
     /// Records that a query of this user is no longer outstanding, so that another peer can be
     /// queried.
-    fn release(&mut self, uid: u32) {
+    fn release_slot(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
             user.in_flight -= 1;
@@ -173,11 +173,11 @@ mod tests {
 
     #[test]
     fn all_replying_peers_are_gathered() {
-        let answers = query_peers(&[(REPLYING_USER, true); 2000], testkit::wait::LIMIT);
+        let answers = query_peers(&[(REPLYING_USER, true); 2000], testkit::wait::WAIT_TIMEOUT);
         assert!(answers.iter().all(Option::is_some));
         let answers = gather(
             &[(0, 1), (0, 2)],
-            testkit::wait::LIMIT,
+            testkit::wait::WAIT_TIMEOUT,
             |n| Err(*n),
             |_, own_end: OwnedFd| ControlFlow::Continue(own_end),
         );

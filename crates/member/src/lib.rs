@@ -8,7 +8,7 @@
 //! - [`varlink`]: the encoding of calls and replies, and the interface texts;
 //! - [`protocol`]: the parameter types; [`faults`]: errors, and their texts for users;
 //! - [`connection`]: the server's end of one connection;
-//! - [`place`]: the directories in which a client searches for a daemon;
+//! - [`daemon_directories`]: the directories in which a client searches for a daemon;
 //! - [`client`]: calls to a daemon or a path; [`gather`]: calls to many peers at once;
 //! - [`host`]: requests that the daemon runs in the kernel for this process; [`rights`]:
 //!   explanations of rights that the policy denies, and user and group names;
@@ -21,12 +21,12 @@
 
 pub mod client;
 pub mod connection;
+pub mod daemon_directories;
 pub mod faults;
 pub mod gather;
 pub mod host;
 pub mod ids;
 pub mod page_socket;
-pub mod place;
 pub mod protocol;
 mod receive_buffer;
 pub mod rights;

@@ -5,8 +5,8 @@
 //! has its own directory beside the daemon's: `/run/streamline-page` beside `/run/streamline`.
 
 use crate::client::{CALL_TIMEOUT, Caller, ClientError};
+use crate::daemon_directories::{self, MACHINE_DIRECTORY};
 use crate::faults::NOT_YOUR_PAGE;
-use crate::place::{self, MACHINE_DIRECTORY};
 use crate::varlink::interface::{self, PAGE_INTERFACE};
 use crate::varlink::{Call, Fault, Reply};
 use serde::{Deserialize, Serialize};
@@ -74,10 +74,10 @@ pub fn find_page_url(
 ) -> Result<Option<String>, ClientError> {
     let places = match directory {
         Some(directory) => vec![directory.to_owned()],
-        None => place::search_directories(),
+        None => daemon_directories::search_directories(),
     };
     for place in &places {
-        match ask(&page_socket_directory(Some(place)), given) {
+        match request_page_url(&page_socket_directory(Some(place)), given) {
             Ok(Some(url)) => return Ok(Some(url)),
             Ok(None) => {}
             Err(ClientError::Refused(fault)) if fault.name == NOT_YOUR_PAGE => {}
@@ -87,7 +87,10 @@ pub fn find_page_url(
     Ok(None)
 }
 
-fn ask(directory: &Path, given: OpenPageParameters) -> Result<Option<String>, ClientError> {
+fn request_page_url(
+    directory: &Path,
+    given: OpenPageParameters,
+) -> Result<Option<String>, ClientError> {
     let path = directory.join(PAGE_SOCKET);
     let socket = match local_socket::connect_to(&path, Framing::Packets, CALL_TIMEOUT) {
         Ok(socket) => socket,
@@ -95,7 +98,7 @@ fn ask(directory: &Path, given: OpenPageParameters) -> Result<Option<String>, Cl
         Err(error) => return Err(error.into()),
     };
     let (uid, _) = sys::descriptor::peer_uid_and_gid(&socket)?;
-    if uid != 0 && uid != sys::process::identity().0 {
+    if uid != 0 && uid != sys::process::effective_ids().0 {
         return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
     }
     let PageAddress { url } = Caller::new(socket).call("io.streamline.page.Open", &given)?;

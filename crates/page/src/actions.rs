@@ -74,7 +74,7 @@ pub(crate) async fn check(Json(given): Json<RequestText>) -> Result<Json<Value>,
 }
 
 fn request_mistakes(line: &str) -> Vec<Mistake> {
-    let list = match read_graph(line, &Options::alone()) {
+    let list = match read_graph(line, &Options::without_daemon()) {
         Ok(_) => return Vec::new(),
         Err(OpenError::Mistakes { list, .. }) => list,
         Err(other) => {

@@ -23,15 +23,15 @@ use sys::eventfd::EventFd;
 /// Maximum number of running captures. The list also contains at most this many ended captures.
 const CAPTURES_MAX: usize = 8;
 /// The limits at which each capture ends: time, number of frames, and length of the file in bytes.
-const LIMITS: CaptureLimits =
+const CAPTURE_LIMITS: CaptureLimits =
     CaptureLimits { time: Duration::from_secs(3600), frames: u64::MAX, bytes: 1_000_000_000 };
 
 /// The captures that the page has started.
 #[derive(Debug, Default)]
-pub struct Captures(Mutex<Known>);
+pub struct Captures(Mutex<CaptureList>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct CaptureList {
     all: BTreeMap<u32, Capture>,
     last: u32,
 }
@@ -82,17 +82,17 @@ impl Captures {
         let CaptureChoice { path, node, file } = given;
         let mut known = lock(&self.0);
         if known.all.values().filter(|capture| capture.is_running()).count() >= CAPTURES_MAX {
-            return Err(refuse(format!("{CAPTURES_MAX} captures are already running: stop one")));
+            return Err(refusal(format!("{CAPTURES_MAX} captures are already running: stop one")));
         }
         let to = paths::connect(&live.connect()?, &path.to_string())?;
         let (_, pipe) = to.tap(&Tap { node: node.clone(), ..Tap::default() })?;
-        let (file, out) = create_file(&file).map_err(refuse)?;
-        let stop = Arc::new(EventFd::new().map_err(|error| refuse(error.to_string()))?);
+        let (file, out) = create_file(&file).map_err(refusal)?;
+        let stop = Arc::new(EventFd::new().map_err(|error| refusal(error.to_string()))?);
         let state = Arc::<Mutex<CaptureState>>::default();
         let (stopped, shared) = (Arc::clone(&stop), Arc::clone(&state));
         let write = move || write_capture(&to, pipe.into(), out, &stopped, &shared);
         let writer = std::thread::Builder::new().name("capture".to_owned()).spawn(write);
-        let writer = Some(writer.map_err(|error| refuse(error.to_string()))?);
+        let writer = Some(writer.map_err(|error| refusal(error.to_string()))?);
         known.last += 1;
         let number = known.last;
         known.all.insert(number, Capture { path, node, file, state, stop, writer });
@@ -150,7 +150,7 @@ impl Capture {
     }
 }
 
-impl Known {
+impl CaptureList {
     fn forget_oldest_captures(&mut self) {
         let has_ended = |capture: &Capture| lock(&capture.state).ended.is_some();
         let ended = self.all.iter().filter(|(_, capture)| has_ended(capture));
@@ -172,7 +172,8 @@ fn write_capture(
     state: &Mutex<CaptureState>,
 ) {
     let mut out = FrameFile::new(out);
-    let end = out.copy_frames(&mut pipe, stop, LIMITS, |progress| lock(state).progress = progress);
+    let end = out
+        .copy_frames(&mut pipe, stop, CAPTURE_LIMITS, |progress| lock(state).progress = progress);
     let mut report = format_count(out.progress.frames, "frame");
     match to.tap_report() {
         Ok(tap) if tap.skipped > 0 => {
@@ -207,7 +208,7 @@ fn create_file(name: &str) -> Result<(PathBuf, File), String> {
     }
 }
 
-fn refuse(text: String) -> Failure {
+fn refusal(text: String) -> Failure {
     Failure::new(StatusCode::BAD_REQUEST, text)
 }
 

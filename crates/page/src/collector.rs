@@ -106,7 +106,7 @@ impl Collector {
         });
         let (numbers, mut sockets): (Vec<u32>, Vec<_>) = connected.unzip();
         sockets.push(self.events.as_fd());
-        let mut ready = sys::poll::readable(&sockets, Some(limit));
+        let mut ready = sys::poll::wait_until_readable(&sockets, Some(limit));
         let has_event = ready.pop() == Some(true);
         for (number, _) in numbers.into_iter().zip(ready).filter(|(_, ready)| *ready) {
             self.receive_path_update(number);

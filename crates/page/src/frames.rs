@@ -78,7 +78,7 @@ impl FrameFile {
             if left.is_zero() || is_full {
                 return CaptureEnd::Limit;
             }
-            let ready = sys::poll::readable(&[pipe.as_fd(), stop.as_fd()], Some(left));
+            let ready = sys::poll::wait_until_readable(&[pipe.as_fd(), stop.as_fd()], Some(left));
             match ready.as_slice() {
                 [_, true] => return CaptureEnd::Stopped,
                 [true, _] => {}

@@ -111,13 +111,13 @@ impl Series {
             return;
         }
         let sums = Arc::new(sums);
-        add(&mut self.recent, RECENT_SAMPLES_MAX, &mut self.last, (time_ms, &sums));
+        add_rates(&mut self.recent, RECENT_SAMPLES_MAX, &mut self.last, (time_ms, &sums));
         let due = self
             .last_step
             .as_ref()
             .is_none_or(|(then, _)| time_ms >= then + HOUR_SAMPLE_INTERVAL_MS);
         if due {
-            add(&mut self.hour, HOUR_SAMPLES_MAX, &mut self.last_step, (time_ms, &sums));
+            add_rates(&mut self.hour, HOUR_SAMPLES_MAX, &mut self.last_step, (time_ms, &sums));
         }
     }
 
@@ -153,7 +153,7 @@ impl Columns {
 /// Adds the rates since the previous sums, `last`, to `samples`, and replaces `last` by the new
 /// time and sums. Adds nothing if `last` is `None` or more than [`RATE_INTERVAL_MS_MAX`] ago.
 /// Removes the oldest sample if there are already `most` samples.
-fn add(
+fn add_rates(
     samples: &mut VecDeque<Sample>,
     most: usize,
     last: &mut Option<(u64, Arc<Sums>)>,

@@ -67,9 +67,9 @@ impl Address {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// Only the user who runs this process, and root.
-    Own,
+    OwnUser,
     /// All users of the machine.
-    All,
+    AllUsers,
 }
 
 /// A listening socket. Dropping it removes the file of a Unix socket.
@@ -124,8 +124,8 @@ impl Drop for Listener {
 fn bind_private_socket(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let mode = match admission {
-        Admission::Own => 0o600,
-        Admission::All => 0o666,
+        Admission::OwnUser => 0o600,
+        Admission::AllUsers => 0o666,
     };
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

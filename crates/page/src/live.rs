@@ -182,7 +182,7 @@ struct Viewers {
     /// Number of viewers that have selected a path, by path number.
     selected: BTreeMap<u32, usize>,
     /// True while a collector is running.
-    collects: bool,
+    is_collecting: bool,
 }
 
 impl Live {
@@ -207,19 +207,19 @@ impl Live {
         if let Some(number) = selected {
             *viewers.selected.entry(number).or_default() += 1;
         }
-        if !viewers.collects {
+        if !viewers.is_collecting {
             let live = Arc::clone(self);
             // If the thread cannot be started, the viewer receives no figures and retries later.
             let thread = std::thread::Builder::new().name("collector".to_owned());
-            viewers.collects = thread.spawn(move || collector::collect(&live)).is_ok();
+            viewers.is_collecting = thread.spawn(move || collector::collect(&live)).is_ok();
         }
         Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
 
     /// Returns true if a collector is running, and thus paths are sending figures to this process.
     #[must_use]
-    pub fn collects(&self) -> bool {
-        lock(&self.viewers).collects
+    pub fn is_collecting(&self) -> bool {
+        lock(&self.viewers).is_collecting
     }
 
     /// Returns the request of a path as last listed, or `None` if the path is unknown or its
@@ -237,8 +237,8 @@ impl Live {
     /// viewer starts a new collector.
     pub(crate) fn continue_collecting(&self) -> bool {
         let mut viewers = lock(&self.viewers);
-        viewers.collects = viewers.count > 0;
-        viewers.collects
+        viewers.is_collecting = viewers.count > 0;
+        viewers.is_collecting
     }
 
     /// Publishes figures, and adds them to the histories.

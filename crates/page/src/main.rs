@@ -112,8 +112,8 @@ fn print_shared_page_url(given: &Arguments) -> Result<bool, String> {
 /// Serves a page of this user until a signal arrives.
 fn serve(listen: &Address, socket: Option<PathBuf>) -> Result<(), String> {
     let signals = sys::signal::watch().map_err(|error| error.to_string())?;
-    let listener =
-        Listener::bind(listen, Admission::Own).map_err(|error| listen.describe_failure(&error))?;
+    let listener = Listener::bind(listen, Admission::OwnUser)
+        .map_err(|error| listen.describe_failure(&error))?;
     let token = match &listener {
         Listener::Tcp(_) => Some(Token::random().map_err(|error| format!("no token: {error}"))?),
         Listener::Unix(..) => None,
@@ -131,7 +131,7 @@ fn serve(listen: &Address, socket: Option<PathBuf>) -> Result<(), String> {
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (ended, end) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
-        while !sys::poll::readable(&[signals.as_fd()], None).contains(&true) {}
+        while !sys::poll::wait_until_readable(&[signals.as_fd()], None).contains(&true) {}
         ended.send(())
     });
     let _ = writeln!(io::stdout(), "{url}");

@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 
 /// Maximum number of messages that are queued for the browser. If the queue is full, the tap skips
 /// messages.
-const WAITING_MAX: usize = 64;
+const QUEUED_MESSAGES_MAX: usize = 64;
 /// Maximum length in bytes of a message sent to the browser; longer messages are truncated.
-const LINE_MAX: usize = 64 << 10;
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// The messages of a tap as lines of JSON. The tap ends when this value is dropped.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl TapMessages {
         let to = paths::connect(&live.connect()?, &number.to_string())?;
         let form = Some("json".to_owned());
         let (_, pipe) = to.tap(&Tap { node: Some(node), form, ..Tap::default() })?;
-        let (sender, lines) = mpsc::channel(WAITING_MAX);
+        let (sender, lines) = mpsc::channel(QUEUED_MESSAGES_MAX);
         let stop = Arc::clone(&dropped);
         let read = move || {
             read_lines(&mut pipe.into(), &stop, &sender);
@@ -55,10 +55,10 @@ impl Drop for TapMessages {
 
 /// Reads lines from a pipe and sends them, until the pipe ends or `stop` is notified.
 fn read_lines(pipe: &mut File, stop: &EventFd, sender: &mpsc::Sender<String>) {
-    let mut bytes = vec![0; LINE_MAX];
+    let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let mut line = Vec::new();
     loop {
-        let ready = sys::poll::readable(&[pipe.as_fd(), stop.as_fd()], None);
+        let ready = sys::poll::wait_until_readable(&[pipe.as_fd(), stop.as_fd()], None);
         if ready.last() == Some(&true) {
             return;
         }
@@ -70,7 +70,7 @@ fn read_lines(pipe: &mut File, stop: &EventFd, sender: &mpsc::Sender<String>) {
             return;
         }
         for piece in bytes[..length].split_inclusive(|byte| *byte == b'\n') {
-            let room = LINE_MAX.saturating_sub(line.len());
+            let room = MESSAGE_BYTES_MAX.saturating_sub(line.len());
             line.extend_from_slice(&piece[..piece.len().min(room)]);
             if piece.ends_with(b"\n") {
                 let text = String::from_utf8_lossy(&line).trim_end().to_owned();

@@ -88,7 +88,7 @@ impl Server {
             }
             Listener::Unix(socket, ..) => {
                 let socket = tokio::net::UnixListener::from_std(socket.try_clone()?)?;
-                let uid = sys::process::identity().0;
+                let uid = sys::process::effective_ids().0;
                 axum::serve(SingleUserListener { socket, uid }, routes).await
             }
         }

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use streamline::Options;
 use streamline::capture::{Capture, CaptureSettings, CapturedFrame};
 use sys::net::{Interface, LinkEvents, RouteSocket};
-use wire::cooked::CookedHeader;
+use wire::linux_cooked::CookedHeader;
 
 /// Maximum number of interfaces with rings. The packet socket receives the packets of all other
 /// interfaces.
@@ -74,8 +74,8 @@ impl AllInterfaces {
         let ethernet: Vec<&Interface> = found.iter().filter(|one| is_ethernet(one)).collect();
         let first = ethernet.first().ok_or("no interface has Ethernet frames")?;
         let interface = first.name.clone();
-        let ring = ring_size(wanted.ring, ethernet.len());
-        let wanted = CaptureSettings { interface, ring, ..wanted };
+        let ring = ring_size(wanted.ring_bytes, ethernet.len());
+        let wanted = CaptureSettings { interface, ring_bytes: ring, ..wanted };
         let mut capture =
             Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())?;
         let (known, refused) = (Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ impl AllInterfaces {
     /// capture has new doorbells.
     pub(crate) fn update_interfaces(&mut self, capture: &mut Capture) -> bool {
         // If the update fails, the interfaces remain as they are until the next change.
-        self.events.take() && self.update(capture).unwrap_or(false)
+        self.events.discard_pending() && self.update(capture).unwrap_or(false)
     }
 
     /// Captures the frames of new interfaces, and ends the capture of interfaces that have been
@@ -119,17 +119,17 @@ impl AllInterfaces {
                     self.refused.push(index);
                 }
             }
-            self.remember(interface, with_rings.contains(&index));
+            self.record_interface(interface, with_rings.contains(&index));
         }
         let is_read = |one: &Interface| !one.flags.is_up() || with_rings.contains(&one.index);
         let is_complete = found.iter().all(is_read);
         self.remainder
-            .set((!is_complete).then_some(&with_rings))
+            .set_excluded((!is_complete).then_some(&with_rings))
             .map_err(|error| error.to_string())?;
         Ok(is_larger)
     }
 
-    fn remember(&mut self, interface: &Interface, has_ring: bool) {
+    fn record_interface(&mut self, interface: &Interface, has_ring: bool) {
         let mut address = [0; 6];
         for (to, from) in address.iter_mut().zip(&interface.mac) {
             *to = *from;

@@ -50,7 +50,7 @@ const LIBPCAP_NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 /// `None`.
 fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<LiveCapture>)> {
     let handle = handle::find(p.addr())?;
-    Some((handle, handle.live()?))
+    Some((handle, handle.live_capture()?))
 }
 
 /// The type of functions that return an integer property of a handle.

@@ -12,7 +12,7 @@ use ebpf::classic::{
     rewrite_for_ethernet, write_numeric_program,
 };
 use streamline::capture::{CapturedFrame, FRAME_MAX};
-use wire::cooked::{CookedHeader, kind};
+use wire::linux_cooked::{CookedHeader, packet_type};
 use wire::vlan;
 
 /// Code of the BPF instruction that returns a constant.
@@ -52,7 +52,7 @@ pub(crate) struct Filter {
     /// expects frames without their outermost tag, which the kernel removes from live frames.
     expects_tags: bool,
     /// Number of bytes at the beginning of a frame on which the result of the filter depends.
-    pub(crate) reach: usize,
+    pub(crate) examined_bytes: usize,
     /// Index of the interface; 0 for the device `any`.
     interface_index: u32,
 }
@@ -65,11 +65,11 @@ impl Filter {
         interface_index: u32,
     ) -> Option<Self> {
         let program = ClassicProgram::new(instructions).ok()?;
-        let reach = reach(program.instructions()).map_or(FRAME_MAX, |reach| {
+        let reach = count_examined_bytes(program.instructions()).map_or(FRAME_MAX, |reach| {
             let with_tag = reach.saturating_add(TAG_RANGE.len()).max(TAG_SEARCH_END);
             if expects_tags { reach } else { with_tag.min(FRAME_MAX) }
         });
-        Some(Self { program, link, expects_tags, reach, interface_index })
+        Some(Self { program, link, expects_tags, examined_bytes: reach, interface_index })
     }
 
     /// Returns true if the filter accepts every frame.
@@ -107,7 +107,7 @@ impl Filter {
         let bytes = if vlan.is_some() { buffer.remove_tag(bytes) } else { bytes };
         let metadata = ClassicMetadata {
             vlan,
-            packet_type: if frame.is_sent { kind::OUTGOING } else { kind::HOST },
+            packet_type: if frame.is_sent { packet_type::OUTGOING } else { packet_type::HOST },
             protocol: be16(bytes, TAG_RANGE.start).unwrap_or(0),
             interface_index: self.interface_index,
             hardware_type: ETHERNET_DEVICE_TYPE,
@@ -149,7 +149,7 @@ impl FilterBuffer {
             hardware_type: header.hardware,
             ..ClassicMetadata::EMPTY
         };
-        let wanted = payload.len().min(filter.reach);
+        let wanted = payload.len().min(filter.examined_bytes);
         self.0.clear();
         self.0.resize(HEADER_MAX, 0);
         self.0.extend_from_slice(payload.get(..wanted).unwrap_or_default());
@@ -173,7 +173,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Returns the number of bytes at the beginning of a frame that a filter program may read; `None`
 /// if the program may read any byte.
-fn reach(instructions: &[Instruction]) -> Option<usize> {
+fn count_examined_bytes(instructions: &[Instruction]) -> Option<usize> {
     let mut reach = 0;
     for instruction in instructions {
         let (class, k) = (instruction.class(), instruction.k as usize);

@@ -25,7 +25,7 @@ pub(crate) mod status {
     pub(crate) const ACTIVATED: i32 = -4;
 }
 
-static TABLE: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
+static HANDLES: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
 /// Number of entries of the table that have ever been used.
 static USED_HANDLE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -35,7 +35,7 @@ pub(crate) struct Handle {
     /// Address of libpcap's handle, or 0 if the entry is free.
     address: AtomicUsize,
     /// True if `pcap_breakloop` has requested the end of the current or next read.
-    is_broken: AtomicBool,
+    has_break_request: AtomicBool,
     /// Number of the descriptor that wakes a blocked read of the handle, or [`NO_DESCRIPTOR`].
     waker: AtomicI32,
     settings: Mutex<Settings>,
@@ -50,7 +50,7 @@ pub(crate) struct Handle {
 pub(crate) fn find(address: usize) -> Option<&'static Handle> {
     let used = USED_HANDLE_COUNT.load(Ordering::Acquire).min(HANDLES_MAX);
     let known = |handle: &&Handle| handle.address.load(Ordering::Acquire) == address;
-    TABLE.iter().take(used).find(known).filter(|_| address != 0)
+    HANDLES.iter().take(used).find(known).filter(|_| address != 0)
 }
 
 /// Adds a handle that libpcap has created for this device. Returns `None` if the table is full.
@@ -59,8 +59,8 @@ pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
         let new = handle.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
         new.is_ok()
     };
-    let place = TABLE.iter().position(|handle| takes(&handle))?;
-    let handle = TABLE.get(place)?;
+    let place = HANDLES.iter().position(|handle| takes(&handle))?;
+    let handle = HANDLES.get(place)?;
     handle.reset();
     handle.settings().device = device.to_owned();
     USED_HANDLE_COUNT.fetch_max(place + 1, Ordering::AcqRel);
@@ -69,7 +69,7 @@ pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
 
 /// Calls `body` with each capture that is still open.
 pub(crate) fn for_each_capture(mut body: impl FnMut(&LiveCapture)) {
-    for handle in TABLE.iter().take(USED_HANDLE_COUNT.load(Ordering::Acquire).min(HANDLES_MAX)) {
+    for handle in HANDLES.iter().take(USED_HANDLE_COUNT.load(Ordering::Acquire).min(HANDLES_MAX)) {
         if let Some(live) = handle.try_live_capture() {
             body(&live);
         }
@@ -80,7 +80,7 @@ impl Handle {
     const fn new() -> Self {
         Self {
             address: AtomicUsize::new(0),
-            is_broken: AtomicBool::new(false),
+            has_break_request: AtomicBool::new(false),
             waker: AtomicI32::new(NO_DESCRIPTOR),
             settings: Mutex::new(Settings::new()),
             live: Mutex::new(None),
@@ -89,7 +89,7 @@ impl Handle {
     }
 
     fn reset(&self) {
-        self.is_broken.store(false, Ordering::Relaxed);
+        self.has_break_request.store(false, Ordering::Relaxed);
         self.waker.store(NO_DESCRIPTOR, Ordering::Release);
         *self.settings() = Settings::new();
         *lock(&self.live) = None;
@@ -111,7 +111,7 @@ impl Handle {
     }
 
     /// Returns the capture; `None` before activation, and if libpcap reads the handle.
-    pub(crate) fn live(&self) -> Option<Arc<LiveCapture>> {
+    pub(crate) fn live_capture(&self) -> Option<Arc<LiveCapture>> {
         lock(&self.live).clone()
     }
 
@@ -129,15 +129,16 @@ impl Handle {
 
     /// Ends the current or the next read. Safe to call in a signal handler.
     pub(crate) fn break_loop(&self) {
-        self.is_broken.store(true, Ordering::Release);
-        if let Some(waker) = sys::preload::borrow(self.waker.load(Ordering::Acquire)) {
+        self.has_break_request.store(true, Ordering::Release);
+        if let Some(waker) = sys::preload::borrow_descriptor(self.waker.load(Ordering::Acquire)) {
             sys::preload::write_all(waker, &1u64.to_ne_bytes());
         }
     }
 
     /// Returns true if the program has requested the end of the read, and clears the request.
     pub(crate) fn take_break_request(&self) -> bool {
-        self.is_broken.load(Ordering::Relaxed) && self.is_broken.swap(false, Ordering::AcqRel)
+        self.has_break_request.load(Ordering::Relaxed)
+            && self.has_break_request.swap(false, Ordering::AcqRel)
     }
 
     /// Sets the error text. Returns [`status::ERROR`].

@@ -34,7 +34,7 @@ const WHOLE_FRAME_BYTES_MIN: usize = 1500;
 /// the filter and the snapshot length of the application. If the kernel cannot run the filter, the
 /// expression is `None`, so that the kernel copies all frames.
 pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> CaptureFilter {
-    let bytes = snapshot.max(filter.reach);
+    let bytes = snapshot.max(filter.examined_bytes);
     let bytes =
         (bytes < WHOLE_FRAME_BYTES_MIN).then(|| bytes.next_power_of_two().max(COPIED_BYTES_MIN));
     CaptureFilter {

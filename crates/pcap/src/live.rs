@@ -55,7 +55,7 @@ pub(crate) struct LiveCapture {
     filter: Mutex<Option<Arc<Filter>>>,
     /// The filter program that libpcap has compiled last, for capture files, and the program that
     /// runs the same expression on live frames.
-    live_form: Mutex<(Vec<Instruction>, LiveFilterProgram)>,
+    last_compiled: Mutex<(Vec<Instruction>, LiveFilterProgram)>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it, and after the handle was closed.
     reading: Mutex<Option<Box<CaptureReader>>>,
@@ -94,7 +94,7 @@ impl LiveCapture {
     /// Opens the device. If libpcap must read the device instead, fails with the reason, which is
     /// empty if libpcap itself reports an error.
     pub(crate) fn open(settings: &Settings) -> Result<Self, String> {
-        if let Some(why) = settings.foreign {
+        if let Some(why) = settings.libpcap_only_reason {
             return Err(why.to_owned());
         }
         let text = |error: sys::Error| error.to_string();
@@ -115,13 +115,14 @@ impl LiveCapture {
             let sender = PacketSender::open(index, QdiscMode::Through).map_err(text)?;
             let promiscuous = settings.is_promiscuous.then(|| {
                 let socket = PacketSocket::open()?;
-                socket.promiscuous(index)?;
+                socket.make_promiscuous(index)?;
                 Ok(socket)
             });
             let promiscuous = promiscuous.transpose().map_err(text)?;
             let capture = Capture::open(&wanted, &Options::default());
             let capture = capture.map_err(|error| error.to_string())?;
-            let kind = CaptureDevice::Interface { index, is_loopback: interface.flags.loopback() };
+            let kind =
+                CaptureDevice::Interface { index, is_loopback: interface.flags.is_loopback() };
             (kind, Some(Mutex::new(sender)), promiscuous, CaptureReader::new(capture, None))
         };
         let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
@@ -142,7 +143,7 @@ impl LiveCapture {
             datalink: AtomicI32::new(kind.datalinks()[0]),
             direction: AtomicI32::new(direction::BOTH),
             filter: Mutex::new(None),
-            live_form: Mutex::new((Vec::new(), LiveFilterProgram::Same)),
+            last_compiled: Mutex::new((Vec::new(), LiveFilterProgram::Same)),
             kernel_filter: Mutex::default(),
             reading: Mutex::new(Some(Box::new(reading))),
             wake: EventFd::new().map_err(text)?,
@@ -192,7 +193,7 @@ impl LiveCapture {
     /// Records `form`, the filter program for live frames, under `compiled`, the program that
     /// libpcap has compiled from the same expression for capture files.
     pub(crate) fn record_live_program(&self, compiled: &[Instruction], form: LiveFilterProgram) {
-        *lock(&self.live_form) = (compiled.to_vec(), form);
+        *lock(&self.last_compiled) = (compiled.to_vec(), form);
     }
 
     /// Returns the filter of these instructions for the current link type; `None` if they are not a
@@ -202,7 +203,7 @@ impl LiveCapture {
             CaptureDevice::Interface { index, .. } => index,
             CaptureDevice::All => 0,
         };
-        let (compiled, form) = lock(&self.live_form).clone();
+        let (compiled, form) = lock(&self.last_compiled).clone();
         let (program, expects_tags) = match form {
             LiveFilterProgram::Other(live) if compiled == instructions => (live, false),
             LiveFilterProgram::Unknown if compiled == instructions => (instructions, true),
@@ -330,10 +331,10 @@ impl LiveCapture {
         loop {
             match sender.send(&[frame]).stopped {
                 None => return Ok(()),
-                Some(SendStopReason::Full(errno)) if self.is_nonblocking() => {
+                Some(SendStopReason::NoRoom(errno)) if self.is_nonblocking() => {
                     return Err(failure(errno));
                 }
-                Some(SendStopReason::Full(_)) => {
+                Some(SendStopReason::NoRoom(_)) => {
                     sys::poll::wait_until_writable(sender.as_fd(), CHECK_INTERVAL);
                 }
                 Some(SendStopReason::Refused(errno)) => return Err(failure(errno)),

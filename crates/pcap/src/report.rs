@@ -1,15 +1,15 @@
 //! Messages for the user: the reason why libpcap reads a handle, and the number of packets from a
 //! ring.
 //!
-//! The environment variable [`VARIABLE`] contains options, separated by commas: `off` leaves all
-//! handles to libpcap, `quiet` suppresses the message about handles that libpcap reads, and
-//! `report` prints a line when a handle is closed, or at exit if it is still open.
+//! The environment variable [`OPTIONS_VARIABLE`] contains options, separated by commas: `off`
+//! leaves all handles to libpcap, `quiet` suppresses the message about handles that libpcap reads,
+//! and `report` prints a line when a handle is closed, or at exit if it is still open.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
 
 /// Name of the environment variable with which the user sets options of this library.
-const VARIABLE: &str = "STREAMLINE_PCAP";
+const OPTIONS_VARIABLE: &str = "STREAMLINE_PCAP";
 
 /// The packet counts of a handle.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,25 +26,25 @@ pub(crate) struct Totals {
 
 /// Returns true if the user leaves all handles to libpcap (`off`).
 pub(crate) fn is_left_to_libpcap() -> bool {
-    has_word("off")
+    has_option("off")
 }
 
-fn has_word(word: &str) -> bool {
-    let value = std::env::var(VARIABLE).unwrap_or_default();
+fn has_option(word: &str) -> bool {
+    let value = std::env::var(OPTIONS_VARIABLE).unwrap_or_default();
     value.split(',').any(|one| one.trim() == word)
 }
 
 /// Prints, once per process, the reason why libpcap reads a handle.
 pub(crate) fn report_fallback(device: &str, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-    if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
+    if !has_option("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
         print_message(&format!("{device}: read by libpcap, not from a shared ring: {why}"));
     }
 }
 
 /// Prints the reason why a capture was interrupted. Called once the capture has resumed.
 pub(crate) fn report_interruption(device: &str, why: &str) {
-    if !has_word("quiet") {
+    if !has_option("quiet") {
         print_message(&format!(
             "{device}: {why}; the capture continues with programs of its own, without the packets \
              that arrived in between"
@@ -55,7 +55,7 @@ pub(crate) fn report_interruption(device: &str, why: &str) {
 /// Prints the counts of a handle that was read from a ring, if the user has requested `report`.
 /// `place` is a phrase that names the component that ran the filter.
 pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
-    if !has_word("report") {
+    if !has_option("report") {
         return;
     }
     let Totals { given, from_socket, lost, unread } = *totals;
@@ -69,7 +69,7 @@ pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
 /// Prints the count of packets of a handle that libpcap has read, if the user has requested
 /// `report`.
 pub(crate) fn print_libpcap_count(device: &str, received: u32) {
-    if has_word("report") {
+    if has_option("report") {
         print_message(&format!("{device}: 0 of {received} packets came from the ring"));
     }
 }

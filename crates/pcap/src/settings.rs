@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) has_nanoseconds: bool,
     /// Setting that only libpcap supports, as a reason why libpcap must read the handle; `None` if
     /// there is none.
-    pub(crate) foreign: Option<&'static str>,
+    pub(crate) libpcap_only_reason: Option<&'static str>,
     /// True if libpcap has activated the handle.
     pub(crate) is_activated_by_libpcap: bool,
 }
@@ -33,7 +33,7 @@ impl Settings {
             is_nonblocking: false,
             buffer: 0,
             has_nanoseconds: false,
-            foreign: None,
+            libpcap_only_reason: None,
             is_activated_by_libpcap: false,
         }
     }
@@ -41,8 +41,8 @@ impl Settings {
     /// If `is_set` is true, records that only libpcap can read the handle, for the reason `why`. If
     /// a reason has already been recorded, keeps that one.
     pub(crate) fn leave_to_libpcap(&mut self, is_set: bool, why: &'static str) {
-        if is_set && self.foreign.is_none() {
-            self.foreign = Some(why);
+        if is_set && self.libpcap_only_reason.is_none() {
+            self.libpcap_only_reason = Some(why);
         }
     }
 }

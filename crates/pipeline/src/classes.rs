@@ -177,7 +177,7 @@ fn write_class(f: &mut Formatter<'_>, class: u32) -> fmt::Result {
 mod tests {
     use super::*;
 
-    fn set_of(ranges: &[(u32, u32)]) -> ClassSet {
+    fn class_set(ranges: &[(u32, u32)]) -> ClassSet {
         ranges
             .iter()
             .fold(ClassSet::empty(), |set, (low, high)| set.union(&ClassSet::range(*low, *high)))
@@ -186,10 +186,10 @@ mod tests {
     #[test]
     fn class_set_joins_and_sorts_its_ranges() {
         assert_eq!(
-            set_of(&[(8, 9), (1, 2), (3, 3), (20, 30), (25, 40)]).ranges(),
+            class_set(&[(8, 9), (1, 2), (3, 3), (20, 30), (25, 40)]).ranges(),
             [(1, 3), (8, 9), (20, 40)]
         );
-        assert!(set_of(&[(9, 8)]).is_empty());
+        assert!(class_set(&[(9, 8)]).is_empty());
         assert_eq!(ClassSet::single(u32::MAX), ClassSet::empty());
     }
 
@@ -198,7 +198,7 @@ mod tests {
         const ENDS: [u32; 5] = [0, 1, 2, CLASS_MAX - 1, CLASS_MAX];
         let small = |bits: u32| {
             let member = |(bit, end): (usize, &u32)| (bits >> bit & 1 == 1).then_some((*end, *end));
-            set_of(&ENDS.iter().enumerate().filter_map(member).collect::<Vec<_>>())
+            class_set(&ENDS.iter().enumerate().filter_map(member).collect::<Vec<_>>())
         };
         for (a, b) in (0..32).flat_map(|a| (0..32).map(move |b| (a, b))) {
             let (left, right) = (small(a), small(b));
@@ -219,10 +219,10 @@ mod tests {
             (ClassSet::plain_pipe(), "!0"),
             (ClassSet::empty(), "none"),
             (ClassSet::single(80).complement(), "!80"),
-            (set_of(&[(22, 23), (80, 80)]), "22:23,80"),
+            (class_set(&[(22, 23), (80, 80)]), "22:23,80"),
             (ClassSet::single(CLASS_MAX), "zero"),
             (ClassSet::single(CLASS_MAX).complement(), "!zero"),
-            (set_of(&[(1, 9), (CLASS_MAX, CLASS_MAX)]), "1:9,zero"),
+            (class_set(&[(1, 9), (CLASS_MAX, CLASS_MAX)]), "1:9,zero"),
         ] {
             assert_eq!(set.to_string(), text);
         }

@@ -23,7 +23,7 @@ pub mod share;
 pub mod translate;
 pub mod workers;
 
-pub use check::{check, classes_leaving};
+pub use check::{check, resolve_output_label};
 pub use classes::ClassSet;
 pub use graph::Graph;
 pub use language::{Diagnostic, Request, parse, render};

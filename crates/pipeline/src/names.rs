@@ -1,7 +1,7 @@
 //! The names of nodes, and their text in the syntax of a request.
 
 use crate::format::{format_bytes, format_nanoseconds};
-use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
+use crate::graph::{BooleanExpression, FilterUse, Graph, NodeId, SectionOperand, Step};
 use crate::language::write_quoted;
 use filter::{Parameter, ParameterType, Value};
 use std::collections::HashMap;
@@ -11,7 +11,8 @@ use std::fmt::Write as _;
 /// if several nodes would have the same name.
 #[must_use]
 pub fn unique_names(graph: &Graph) -> Vec<String> {
-    let plain: Vec<String> = graph.ids().map(|(id, _)| unnumbered_name(graph, id)).collect();
+    let plain: Vec<String> =
+        graph.nodes_with_ids().map(|(id, _)| unnumbered_name(graph, id)).collect();
     let mut totals: HashMap<&str, usize> = HashMap::new();
     plain.iter().for_each(|name| *totals.entry(name).or_default() += 1);
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -28,8 +29,8 @@ pub fn unique_names(graph: &Graph) -> Vec<String> {
 fn unnumbered_name(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
         Step::Filter(used) => used.display_name(),
-        Step::Boolean(body) => body_text(body, true, &|id| {
-            graph.node(id).filter().map_or_else(String::new, Use::display_name)
+        Step::Section(body) => body_text(body, true, &|id| {
+            graph.node(id).filter().map_or_else(String::new, FilterUse::display_name)
         }),
         Step::Merge | Step::Unknown => graph.node(id).name().to_owned(),
     }
@@ -41,7 +42,7 @@ fn unnumbered_name(graph: &Graph, id: NodeId) -> String {
 pub fn node_text(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
         Step::Filter(used) => arguments_text(used),
-        Step::Boolean(body) => body_text(body, true, &|id| {
+        Step::Section(body) => body_text(body, true, &|id| {
             graph.node(id).filter().map_or_else(String::new, arguments_text)
         }),
         Step::Merge => "merge of sources".to_owned(),
@@ -55,15 +56,15 @@ pub fn node_text(graph: &Graph, id: NodeId) -> String {
 pub fn cost_key(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
         Step::Filter(used) => with_arguments(used.description.name.to_owned(), used),
-        Step::Boolean(_) | Step::Merge | Step::Unknown => node_text(graph, id),
+        Step::Section(_) | Step::Merge | Step::Unknown => node_text(graph, id),
     }
 }
 
-fn arguments_text(used: &Use) -> String {
+fn arguments_text(used: &FilterUse) -> String {
     with_arguments(used.display_name(), used)
 }
 
-fn with_arguments(mut text: String, used: &Use) -> String {
+fn with_arguments(mut text: String, used: &FilterUse) -> String {
     for (name, value) in used.arguments.iter() {
         let Some(parameter) = used.description.parameter(name) else { continue };
         let default = parameter.default.and_then(|text| parameter.parse(text).ok());
@@ -126,9 +127,9 @@ pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
 
 /// Formats a Boolean section in the syntax of a request. If `outer` is false, the text is enclosed
 /// in parentheses where necessary. `name` formats an operand.
-fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
-    let list = |links: &[Link], symbol: &str| {
-        let part = |link: &Link| {
+fn body_text(body: &BooleanExpression, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
+    let list = |links: &[SectionOperand], symbol: &str| {
+        let part = |link: &SectionOperand| {
             let label = match link.classes.is_all() {
                 true => String::new(),
                 false => format!("|{} ", link.classes),
@@ -140,12 +141,12 @@ fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> St
         if outer { text } else { format!("({text})") }
     };
     match body {
-        Boolean::Filter(id) => name(*id),
-        Boolean::Not(inner) => format!("!{}", body_text(inner, false, name)),
-        Boolean::Any(links) => list(links, "++"),
-        Boolean::All(links) if links.is_empty() => "all".to_owned(),
-        Boolean::All(links) => list(links, "+*"),
-        Boolean::Chain { first, rest } => {
+        BooleanExpression::Filter(id) => name(*id),
+        BooleanExpression::Not(inner) => format!("!{}", body_text(inner, false, name)),
+        BooleanExpression::Any(links) => list(links, "++"),
+        BooleanExpression::All(links) if links.is_empty() => "all".to_owned(),
+        BooleanExpression::All(links) => list(links, "+*"),
+        BooleanExpression::Chain { first, rest } => {
             let mut text = body_text(first, false, name);
             for link in rest {
                 let pipe = match link.classes.is_plain() {

@@ -7,13 +7,13 @@
 
 use crate::check::check;
 use crate::language::parse;
-use crate::language::tree::{Class, Classes, FilterTerm, Label, Request, Term, Value};
+use crate::language::tree::{Classes, FilterTerm, Label, LabelEntry, Request, Term, Value};
 use crate::registry::Registry;
 use terms::{build_pipeline, check_request_independence, endpoint_prefix, endpoint_term};
 
-pub(crate) mod described;
 mod ends;
 mod server;
+pub(crate) mod shared_source;
 pub(crate) mod terms;
 
 pub use server::{offers_prefix, prefix_request};
@@ -120,7 +120,7 @@ fn check_head(first: &Term) -> Result<(), UnsharedReason> {
 }
 
 fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
-    if source.arguments.iter().any(|argument| argument.value.lossy() == "take") {
+    if source.arguments.iter().any(|argument| argument.value.to_string_lossy() == "take") {
         return Err(UnsharedReason("it takes frames from the host".to_owned()));
     }
     check_request_independence(source)
@@ -132,8 +132,8 @@ fn passes_class_zero(label: &Label) -> bool {
     let Classes::List(list) = &label.classes else { return true };
     label.inverted
         || list.iter().any(|class| match class {
-            Class::One(value) => is_zero(value),
-            Class::Range { low, .. } => low.as_ref().is_none_or(is_zero),
+            LabelEntry::One(value) => is_zero(value),
+            LabelEntry::Range { low, .. } => low.as_ref().is_none_or(is_zero),
         })
 }
 

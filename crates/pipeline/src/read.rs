@@ -10,7 +10,7 @@ use crate::translate;
 /// another program, returns only one diagnostic, which proposes a request.
 pub fn read_request(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (graph, mistakes) = read_native_request(text, registry);
-    match translate::translated_mistake(text, &mistakes, registry) {
+    match translate::translation_diagnostic(text, &mistakes, registry) {
         Some(mistake) => (graph, vec![mistake]),
         None => (graph, mistakes),
     }

@@ -90,7 +90,7 @@ pub trait Registry {
     /// filter expression that does not compile, or two parameters that exclude each other. Returns
     /// `None` if the entry accepts the combination.
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        let made = entry.user.and_then(|make| make(arguments).err());
+        let made = entry.constructor.and_then(|make| make(arguments).err());
         made.or_else(|| entry.analysis.argument_error.and_then(|refuses| refuses(arguments)))
     }
 }

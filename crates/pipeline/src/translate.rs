@@ -92,7 +92,7 @@ impl Translation {
 
 /// Returns an error with the equivalent request if a stage with an error matches a table; otherwise
 /// returns `None`.
-pub(crate) fn translated_mistake(
+pub(crate) fn translation_diagnostic(
     text: &str,
     mistakes: &[Diagnostic],
     registry: &dyn Registry,

@@ -19,7 +19,7 @@ const LINES: Description = Description {
         Parameter::named("speed", ParameterType::Factor { or: "max" }, "max", "how fast"),
         Parameter::named("block", ParameterType::Size { low: 1, high: 4096 }, "1k", "how long"),
     ],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 fn lines_effect(arguments: &Arguments) -> Effect {
@@ -31,7 +31,7 @@ const RECORDS: Description = Description {
     name: "records",
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Record]),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// A filter that edits, but with `look=yes` only inspects.
@@ -40,7 +40,7 @@ const SCRUB_FILTER: Description = Description {
     kind: FilterKind::Editing,
     effect: Some(scrub_effect),
     parameters: &[Parameter::named("look", ParameterType::Flag, "no", "change nothing")],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 fn scrub_effect(arguments: &Arguments) -> Effect {
@@ -52,7 +52,7 @@ const PRINT: Description = Description {
     name: "print",
     kind: FilterKind::Sink,
     output_form: OutputForm::Nothing,
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Debug)]

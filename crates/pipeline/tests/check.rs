@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::world::check_registry;
+use common::check_registry::check_registry;
 use common::{Random, read_cases, request_text, trees, updated_case_file};
 use pipeline::graph::{BlockOrder, Step};
 use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
@@ -103,9 +103,9 @@ fn assert_valid(graph: &Graph) {
         assert!(edges.len() > 1, "{graph}");
         assert!(edges.iter().all(|edge| graph.edges[*edge].to == join.node), "{graph}");
     }
-    for (id, node) in graph.ids() {
+    for (id, node) in graph.nodes_with_ids() {
         if let Some(owner) = node.inside {
-            assert!(matches!(graph.node(owner).step, Step::Boolean(_)), "{id:?}");
+            assert!(matches!(graph.node(owner).step, Step::Section(_)), "{id:?}");
         }
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::Random;
-use common::fixture::planner_registry;
+use common::planner_registry::planner_registry;
 use pipeline::edit::{Edit, EditResult, NodeOutput};
 use pipeline::graph::{Graph, NodeId};
 use std::collections::BTreeSet;
@@ -181,7 +181,7 @@ fn edited_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> ArcSet {
         let node = new.node(id);
         let found = edited.filters.iter().find(|(span, _)| span.start == node.span.start);
         let before = found.and_then(|(_, before)| *before);
-        let before = before.and_then(|span| old.ids().find(|(_, n)| n.span == span));
+        let before = before.and_then(|span| old.nodes_with_ids().find(|(_, n)| n.span == span));
         before.map_or_else(|| ArcEnd::New(node.name().to_owned()), |(id, _)| ArcEnd::Old(id.0))
     })
 }
@@ -243,22 +243,22 @@ fn expected_arcs(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> 
 
 fn random_edit(random: &mut Random, graph: &Graph) -> (Edit, (NodeId, NodeId)) {
     let names = pipeline::explain::unique_names(graph);
-    let pick = |random: &mut Random| NodeId(random.below(graph.nodes.len()));
+    let pick = |random: &mut Random| NodeId(random.next_below(graph.nodes.len()));
     let (node, parent) = (pick(random), pick(random));
     let name = |id: NodeId| names[id.0].clone();
     let classes: &[Option<&str>] = match graph.node(parent).name() {
         "dport" | "sport" => &[None, Some("all"), Some("7"), Some("80")],
         _ => &[None, Some("all")],
     };
-    let class = classes[random.below(classes.len())].map(str::to_owned);
+    let class = classes[random.next_below(classes.len())].map(str::to_owned);
     let below = NodeOutput { node: name(parent), class };
-    let edit = match random.below(6) {
+    let edit = match random.next_below(6) {
         0 => Edit::Add { filter: "hist".to_owned(), below: Some(below) },
         1 => Edit::RemoveBelow { node: name(node), all: true },
         2 => Edit::Reattach { node: name(node), from: None, below },
         3 => {
             let parents: Vec<NodeId> = graph.inputs(node).map(|edge| edge.from).collect();
-            let from = parents.get(random.below(parents.len()));
+            let from = parents.get(random.next_below(parents.len()));
             let from = from.map(|from| NodeOutput { node: name(*from), class: None });
             Edit::Reattach { node: name(node), from, below }
         }

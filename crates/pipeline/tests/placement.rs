@@ -4,7 +4,7 @@
 mod common;
 
 use common::Random;
-use common::fixture::{plan_without_errors, planner_registry};
+use common::planner_registry::{plan_without_errors, planner_registry};
 use pipeline::plan::{
     ArcShare, Costs, FilterCost, KernelRefusal, Machine, PersistedPlan, Plan, Policy, SpaceKind,
     plan,
@@ -30,11 +30,11 @@ fn random_request(random: &mut Random) -> String {
     let mut line = source.to_owned();
     append_random_chain(random, &mut line, 4);
     if random.one_chance_in(2) {
-        let branches = 2 + random.below(4);
+        let branches = 2 + random.next_below(4);
         let joined = random.one_chance_in(3);
         let mut all = Vec::new();
         for number in 0..branches {
-            let mut branch = match random.below(3) {
+            let mut branch = match random.next_below(3) {
                 0 => format!("|{number} count"),
                 1 => "|all count".to_owned(),
                 _ => "count".to_owned(),
@@ -54,7 +54,7 @@ fn random_request(random: &mut Random) -> String {
 }
 
 fn append_random_chain(random: &mut Random, line: &mut String, length: usize) {
-    for _ in 0..random.below(length + 1) {
+    for _ in 0..random.next_below(length + 1) {
         let pipe = random.pick(&["|", "|", "|all"]);
         line.push_str(&format!(" {pipe} {}", random.pick(FRAME_FILTERS)));
     }
@@ -66,15 +66,16 @@ fn random_costs(random: &mut Random) -> Costs {
     for (name, value) in costs.numbers() {
         // These costs are not measured by default.
         let value = if value > 0.0 { value } else { 30.0 };
-        costs.set(name, value * random.below(300) as f64 / 100.0);
+        costs.set(name, value * random.next_below(300) as f64 / 100.0);
     }
     for filter in FRAME_FILTERS {
         for kernel in [false, true] {
-            let (block, byte) = (random.below(400) as f64, random.below(10) as f64 / 10.0);
+            let (block, byte) =
+                (random.next_below(400) as f64, random.next_below(10) as f64 / 10.0);
             costs.set_filter(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
         }
         if random.one_chance_in(2) {
-            let (classes, share) = ("!0".to_owned(), random.below(100) as f64 / 100.0);
+            let (classes, share) = ("!0".to_owned(), random.next_below(100) as f64 / 100.0);
             costs.set_share(ArcShare { filter: (*filter).to_owned(), classes, share });
         }
     }
@@ -83,7 +84,7 @@ fn random_costs(random: &mut Random) -> Costs {
 
 fn kernel_node_flags(plan: &Plan) -> Vec<bool> {
     let inside = |id| plan.space_of(id).kind == SpaceKind::Kernel;
-    plan.graph.ids().map(|(id, _)| inside(id)).collect()
+    plan.graph.nodes_with_ids().map(|(id, _)| inside(id)).collect()
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn j5_thread_feeding_a_process_precedes_its_reader() {
         "rx eth0 | dport | (|53 exec 'cat' + |80 exec 'cat') | count",
     ] {
         let plan = plan_without_errors(line, &Machine::with_kernel());
-        let processes = plan.graph.ids().filter(|(_, node)| node.is_process());
+        let processes = plan.graph.nodes_with_ids().filter(|(_, node)| node.has_own_process());
         for (id, node) in processes {
             let placement = &plan.placements[id.0];
             for side in [placement.input_space, placement.output_space] {
@@ -149,7 +150,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
         let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         let best = plan_without_errors(&text, &machine);
         let cost = best.choice.cost_ns;
-        assert!(best.choice.policy == Policy::Cost && best.choice.proved, "{text}");
+        assert!(best.choice.policy == Policy::Cost && best.choice.is_exact, "{text}");
         let deepest = plan_without_errors(&format!("--policy=deepest {text}"), &machine);
         let sources = best.graph.heads().into_iter();
         let why = "all in threads".to_owned();
@@ -176,10 +177,10 @@ fn v6_cost_errors_of_50_percent_change_some_plans() {
         let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         let mut other = machine.clone();
         for (name, value) in machine.costs.numbers() {
-            other.costs.set(name, value * (0.5 + random.below(101) as f64 / 100.0));
+            other.costs.set(name, value * (0.5 + random.next_below(101) as f64 / 100.0));
         }
         for filter in &mut other.costs.filters {
-            filter.block *= 0.5 + random.below(101) as f64 / 100.0;
+            filter.block *= 0.5 + random.next_below(101) as f64 / 100.0;
         }
         let moved = kernel_node_flags(&plan_without_errors(&text, &machine))
             != kernel_node_flags(&plan_without_errors(&text, &other));
@@ -218,7 +219,7 @@ fn o3_request_with_many_branches_is_placed_exactly() {
     let branches: Vec<String> = (1..=30).map(branch).collect();
     let text = format!("rx eth0 | dport | ({})", branches.join(" + "));
     let plan = plan_without_errors(&text, &machine);
-    assert!(plan.choice.proved, "looked at {}", plan.choice.examined);
+    assert!(plan.choice.is_exact, "looked at {}", plan.choice.examined);
     let deepest = plan_without_errors(&format!("--policy=deepest {text}"), &machine);
     assert!(plan.choice.cost_ns <= deepest.choice.cost_ns);
 }

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::fixture::{RX, planner_registry};
+use common::planner_registry::{RX, planner_registry};
 use filter::EndpointFacts;
 use pipeline::plan::{
     ArcShare, Costs, FilterCost, KernelRefusal, Machine, Plan, Processors, SpaceKind, plan,
@@ -26,7 +26,7 @@ fn machine_named(name: &str) -> Machine {
         "costly filters, one processor" => costly_machine(1),
         "two caches" => {
             let near = Processors { allowed: (0..8).collect(), ..Processors::sharing(4) };
-            Machine { processors: 8, near, ..Machine::example() }
+            Machine { processors: 8, path_processors: near, ..Machine::example() }
         }
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
         _ => panic!("no machine is called `{name}`"),
@@ -70,7 +70,7 @@ fn costly_machine(processors: usize) -> Machine {
         share: 0.01,
     });
     let near = Processors::sharing(processors);
-    Machine { processors, near, costs, ..Machine::example() }
+    Machine { processors, path_processors: near, costs, ..Machine::example() }
 }
 
 struct PlanCase {
@@ -144,8 +144,10 @@ fn case_named(name: &str) -> PlanCase {
 fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let case = case_named("22-kernel-only.plan");
     let first = plan_case(&case).unwrap();
-    let node = |name: &str| first.graph.ids().find(|(_, n)| n.name() == name).unwrap().0;
-    assert!(first.graph.ids().all(|(id, _)| first.space_of(id).kind == SpaceKind::Kernel));
+    let node = |name: &str| first.graph.nodes_with_ids().find(|(_, n)| n.name() == name).unwrap().0;
+    assert!(
+        first.graph.nodes_with_ids().all(|(id, _)| first.space_of(id).kind == SpaceKind::Kernel)
+    );
     assert_eq!(first.programs[0].steps.len(), 4);
     let why = "R2 invalid mem access 'scalar'".to_owned();
     let refused = [KernelRefusal { node: node("dport"), why: why.clone() }];
@@ -163,7 +165,9 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let all = [KernelRefusal { node: node("rx"), why: "no such interface".to_owned() }];
     let third = second.replan_without(&case.machine, &all).unwrap().unwrap();
     assert!(third.programs.is_empty() && third.pushdowns.len() == 1);
-    assert!(third.graph.ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread));
+    assert!(
+        third.graph.nodes_with_ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread)
+    );
 }
 
 #[test]
@@ -196,7 +200,7 @@ fn dot_output_contains_every_node_and_edge() {
         let dot = explain::format_dot(&plan, None);
         let edges = dot.lines().filter(|line| line.contains(" -> ")).count();
         assert_eq!(edges, plan.graph.edges.len());
-        let outer = plan.graph.ids().filter(|(_, node)| node.inside.is_none()).count();
+        let outer = plan.graph.nodes_with_ids().filter(|(_, node)| node.inside.is_none()).count();
         assert_eq!(
             dot.lines().filter(|line| line.trim_start().starts_with('n')).count(),
             outer + edges + 1
@@ -220,7 +224,7 @@ fn svg_shows_every_node_and_edge_without_overlap() {
     for case in read_cases() {
         let Ok(plan) = plan_case(&case) else { continue };
         let svg = explain::format_svg(&plan, None);
-        let outer = plan.graph.ids().filter(|(_, node)| node.inside.is_none()).count();
+        let outer = plan.graph.nodes_with_ids().filter(|(_, node)| node.inside.is_none()).count();
         assert_eq!(svg.matches("<rect class=\"node").count(), outer, "{}", case.request);
         assert_eq!(svg.matches("<path class=\"edge").count(), plan.graph.edges.len());
         assert_eq!(svg.matches("<rect class=\"lane").count(), plan.spaces.len());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, read_cases, request_text, trees, writer};
+use common::{Random, random_writer, read_cases, request_text, trees};
 use pipeline::language::fuzz::check_language;
 use pipeline::language::limits::{
     CLASSES_MAX, DEPTH_MAX, DIAGNOSTICS_MAX, FILTERS_MAX, MARKS_MAX, TEXT_MAX,
@@ -20,7 +20,7 @@ fn random_trees_survive_printing_and_parsing() {
         assert!(mistakes.is_empty(), "{canonical}\n{mistakes:?}");
         assert_eq!(trees::without_spans(again), tree, "{canonical}");
 
-        let varied = writer::write_random_text(&tree, &mut random);
+        let varied = random_writer::write_random_text(&tree, &mut random);
         let (again, mistakes) = parse(&varied);
         assert!(mistakes.is_empty(), "{varied}\n{mistakes:?}");
         assert_eq!(again.to_string(), canonical, "{varied}");
@@ -69,10 +69,10 @@ fn parser_never_panics_on_random_or_damaged_text() {
         .map(|(line, _)| request_text(line))
         .collect();
     for _ in 0..6_000 {
-        let noise: Vec<u8> = (0..random.below(120)).map(|_| random.next_u64() as u8).collect();
+        let noise: Vec<u8> = (0..random.next_below(120)).map(|_| random.next_u64() as u8).collect();
         check_language(&noise);
         check_language(&random_tokens(&mut random));
-        let line = &seeds[random.below(seeds.len())];
+        let line = &seeds[random.next_below(seeds.len())];
         check_language(&damage_line(line.as_bytes().to_vec(), &seeds, &mut random));
     }
 }
@@ -85,7 +85,7 @@ fn random_tokens(random: &mut Random) -> Vec<u8> {
         "é", "\u{a0}",
     ];
     let mut out = Vec::new();
-    for _ in 0..random.below(40) {
+    for _ in 0..random.next_below(40) {
         out.extend_from_slice(random.pick(TOKENS).as_bytes());
     }
     out
@@ -93,19 +93,19 @@ fn random_tokens(random: &mut Random) -> Vec<u8> {
 
 /// Returns a line in which a few bytes are changed, removed, repeated or copied from another line.
 fn damage_line(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
-    for _ in 0..1 + random.below(4) {
-        let at = random.below(line.len().max(1));
-        let end = (at + random.below(5)).min(line.len());
-        match random.below(4) {
-            0 if !line.is_empty() => line[at] ^= 1 << random.below(8),
+    for _ in 0..1 + random.next_below(4) {
+        let at = random.next_below(line.len().max(1));
+        let end = (at + random.next_below(5)).min(line.len());
+        match random.next_below(4) {
+            0 if !line.is_empty() => line[at] ^= 1 << random.next_below(8),
             1 => drop(line.drain(at.min(end)..end)),
             2 => {
                 let again = line[at.min(end)..end].to_vec();
                 line.splice(at.min(end)..at.min(end), again);
             }
             _ => {
-                let other = &seeds[random.below(seeds.len())].as_bytes();
-                let from = random.below(other.len().max(1)).min(other.len());
+                let other = &seeds[random.next_below(seeds.len())].as_bytes();
+                let from = random.next_below(other.len().max(1)).min(other.len());
                 line.splice(at.min(end)..end, other[from..].iter().copied());
             }
         }

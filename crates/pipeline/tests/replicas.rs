@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::fixture;
+use common::planner_registry;
 use filter::sharing::ShardKey;
 use pipeline::graph::NodeId;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
@@ -24,7 +24,7 @@ fn test_machine(processors: usize) -> Machine {
 /// Plans a request, after adding `--parallel=auto` unless it sets `--parallel`, and asserts the
 /// invariants of the plan.
 fn plan_and_assert_invariants(text: &str, machine: &Machine) -> Plan {
-    let world = fixture::planner_registry();
+    let world = planner_registry::planner_registry();
     let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
     let text = &format!("{option}{text}");
     let (graph, mistakes) = pipeline::read_request(text, &world);
@@ -54,7 +54,7 @@ fn assert_valid(plan: &Plan, text: &str) {
         let (from, to) = (&plan.placements[edge.from.0], &plan.placements[edge.to.0]);
         assert!(from.output_space <= to.input_space, "{text}: a path moves forward");
     }
-    for (operand, node) in plan.graph.ids() {
+    for (operand, node) in plan.graph.nodes_with_ids() {
         if let Some(section) = node.inside {
             let of = |id: NodeId| {
                 let it = &plan.placements[id.0];
@@ -71,7 +71,7 @@ fn replica_choice(text: &str, processors: usize) -> Option<(Vec<String>, usize, 
     let plan = plan_and_assert_invariants(text, &test_machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
     let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
-    Some((names.collect(), replicas.spaces.len(), replicas.sharing))
+    Some((names.collect(), replicas.spaces.len(), replicas.shard_key))
 }
 
 fn replica_refusals(text: &str, processors: usize) -> String {
@@ -141,9 +141,12 @@ fn n4_every_connected_component_gets_its_own_replicas() {
 
 #[test]
 fn n1_request_without_the_option_gets_no_replicas() {
-    let (graph, _) =
-        pipeline::read_request("replay a | compress | print", &fixture::planner_registry());
-    let plan = plan(graph, &fixture::planner_registry(), &test_machine(16)).expect("a plan");
+    let (graph, _) = pipeline::read_request(
+        "replay a | compress | print",
+        &planner_registry::planner_registry(),
+    );
+    let plan =
+        plan(graph, &planner_registry::planner_registry(), &test_machine(16)).expect("a plan");
     assert_eq!((plan.replicas, plan.replica_refusals), (vec![], vec![]));
 }
 
@@ -160,8 +163,10 @@ fn n5_number_of_replicas_follows_the_goal_of_the_option() {
         [1, 1, 7]
     );
     for wrong in ["--parallel=0", "--parallel=65", "--parallel=some", "--parallel"] {
-        let (_, mistakes) =
-            pipeline::read_request(&format!("{wrong} {line}"), &fixture::planner_registry());
+        let (_, mistakes) = pipeline::read_request(
+            &format!("{wrong} {line}"),
+            &planner_registry::planner_registry(),
+        );
         assert_eq!(mistakes.len(), 1, "{wrong}");
     }
 }

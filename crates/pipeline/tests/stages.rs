@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::fixture;
+use common::planner_registry;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, plan};
 
 /// Returns a description of a machine with this number of processors, on which some filters are
@@ -19,7 +19,7 @@ fn costly_machine(processors: usize) -> Machine {
 }
 
 fn plan_request(text: &str, processors: usize) -> Plan {
-    let world = fixture::planner_registry();
+    let world = planner_registry::planner_registry();
     let (graph, mistakes) = pipeline::read_request(text, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &world, &costly_machine(processors)).expect("a plan");
@@ -34,7 +34,7 @@ fn plan_request(text: &str, processors: usize) -> Plan {
 fn node_threads(text: &str, processors: usize) -> String {
     let plan = plan_request(text, processors);
     let names = pipeline::explain::unique_names(&plan.graph);
-    let each = plan.graph.ids().map(|(id, _)| {
+    let each = plan.graph.nodes_with_ids().map(|(id, _)| {
         let space = plan.space_of(id).name.clone();
         format!("{} {}", names[id.0], space.strip_prefix("thread").unwrap_or(&space))
     });

@@ -53,15 +53,15 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
             line(&paths::kernel_hooks(&view.line, node).ok()?.join(", "))
         }
-        Text::Process => line(&join(running().filter_map(|on| on.process))),
-        Text::Processors => line(&join(running().flat_map(|on| on.processors.clone()))),
-        Text::Why => {
+        Text::Process => line(&join_numbers(running().filter_map(|on| on.process))),
+        Text::Processors => line(&join_numbers(running().flat_map(|on| on.processors.clone()))),
+        Text::PlacementReason => {
             let (_, node) = tree.first_node(tree.directory(&key.place)?)?;
             let elsewhere = node.elsewhere.iter().map(|why| format!("not in {why}\n"));
             Some(format!("{}\n{}", node.because, elsewhere.collect::<String>()))
         }
-        Text::Blocks => line(&input(tree, key, counters)?.0.to_string()),
-        Text::Bytes => line(&input(tree, key, counters)?.1.to_string()),
+        Text::Blocks => line(&input_totals(tree, key, counters)?.0.to_string()),
+        Text::Bytes => line(&input_totals(tree, key, counters)?.1.to_string()),
         Text::Lost(reason) => {
             let count = losses(tree, key, counters).get(reason).copied()?;
             line(&count.map_or_else(|| "unknown".to_owned(), |count| count.to_string()))
@@ -73,7 +73,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
         // The server produces these texts, because the tree does not contain them.
         Text::NsPerBlock
         | Text::Error
-        | Text::Others
+        | Text::Neighbors
         | Text::Read
         | Text::Written
         | Text::Missed
@@ -113,7 +113,7 @@ pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<Str
 
 /// Returns the total numbers of blocks and bytes that the nodes of a directory have received or
 /// generated. Returns `None` if the directory does not exist.
-fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
+fn input_totals(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
     tree.directory(&key.place)?;
     let mut sum = (0, 0);
     for_each_filter(tree, key, counters, |filter, _| {
@@ -126,7 +126,7 @@ fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)
 /// Returns the time spent in the filters of a directory, in ns, and the number of blocks that these
 /// filters have received or generated.
 #[must_use]
-pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
+pub fn busy_time_and_blocks(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     let mut sum = (0, 0);
     for_each_filter(tree, key, counters, |filter, _| {
         sum.0 += filter.busy_ns;
@@ -154,7 +154,7 @@ fn running_spaces<'c>(
 }
 
 /// Formats distinct numbers in ascending order, separated by spaces.
-fn join<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
+fn join_numbers<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
     let numbers: BTreeSet<N> = numbers.collect();
     Vec::from_iter(numbers.iter().map(N::to_string)).join(" ")
 }

@@ -151,7 +151,7 @@ impl Key {
 impl Tree {
     /// Returns true if an object exists.
     #[must_use]
-    pub fn has(&self, key: &Key) -> bool {
+    pub fn contains(&self, key: &Key) -> bool {
         match key.place {
             DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_) => true,
             DirectoryId::Class(ref path, ref node, _) => {
@@ -171,7 +171,7 @@ impl Tree {
     /// Returns true if a file can be opened for writing: a stream, or an argument that a running
     /// filter can change.
     #[must_use]
-    pub fn is_written(&self, key: &Key) -> bool {
+    pub fn is_writable(&self, key: &Key) -> bool {
         match &key.part {
             DirectoryObject::Stream(stream) => {
                 stream.from.is_none() && stream.form != StreamForm::Json
@@ -232,7 +232,7 @@ impl Tree {
                 Some(vec![key.entry(EVENTS_STREAM, DirectoryObject::Events)])
             }
             (DirectoryObject::Streams, _) => {
-                let forms = self.forms(&key.place).into_iter();
+                let forms = self.stream_forms(&key.place).into_iter();
                 Some(forms.map(|(form, name)| key.entry(name, stream(form, None))).collect())
             }
             _ => None,
@@ -255,7 +255,7 @@ impl Tree {
                 };
                 Some(names.iter().map(interface).collect())
             }
-            DirectoryId::Interface(_) => Some(vec![key.text_entry("others", Text::Others)]),
+            DirectoryId::Interface(_) => Some(vec![key.text_entry("others", Text::Neighbors)]),
             _ => self.place_entries(key),
         }
     }
@@ -264,10 +264,10 @@ impl Tree {
         let mut entries = Vec::new();
         let directory = self.directory(&key.place);
         // The directory of a class exists even if no arc carries the class.
-        if directory.is_none() && !self.has(key) {
+        if directory.is_none() && !self.contains(key) {
             return None;
         }
-        for (_, name) in self.forms(&key.place) {
+        for (_, name) in self.stream_forms(&key.place) {
             entries.push(key.entry(name, DirectoryObject::Link(name.to_owned())));
         }
         if let (DirectoryId::Node(..) | DirectoryId::Path(_), Some(directory)) =
@@ -290,7 +290,7 @@ impl Tree {
                     key.text_entry("processors", Text::Processors),
                 ]),
             }
-            entries.push(key.text_entry("why", Text::Why));
+            entries.push(key.text_entry("why", Text::PlacementReason));
             if has_ebpf_program(node) {
                 entries.push(key.text_entry("program", Text::Program));
             }
@@ -323,7 +323,7 @@ impl Tree {
     }
 
     /// Returns the stream formats that a node supports, with the file names of these streams.
-    fn forms(&self, place: &DirectoryId) -> Vec<(StreamForm, &'static str)> {
+    fn stream_forms(&self, place: &DirectoryId) -> Vec<(StreamForm, &'static str)> {
         let node = match place {
             DirectoryId::Class(path, node, _) => DirectoryId::Node(*path, node.clone()),
             place => place.clone(),

@@ -44,7 +44,7 @@ fn write_events(client: &Client, mut output: File, stop: &EventFd) {
             return;
         }
         let Ok(event) = client.next_event() else { return };
-        if output.write_all(line(&event).as_bytes()).is_err() {
+        if output.write_all(event_line(&event).as_bytes()).is_err() {
             return;
         }
     }
@@ -52,7 +52,7 @@ fn write_events(client: &Client, mut output: File, stop: &EventFd) {
 
 /// Formats an event as a line: its kind, the path's number, the owner, the name or `-`, and the
 /// request.
-fn line(event: &Event) -> String {
+fn event_line(event: &Event) -> String {
     let path = &event.path;
     let name = path.name.as_deref().map_or_else(|| "-".to_owned(), mask_hidden_characters);
     let request = path.line.as_deref().unwrap_or("-").replace('\n', " ");

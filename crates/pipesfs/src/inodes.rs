@@ -75,7 +75,7 @@ impl InodeTable {
 
     /// Makes the object get a new inode number at its next lookup. Called when the entry of the
     /// object was removed from its directory.
-    pub fn retire(&mut self, key: &Key) {
+    pub fn detach(&mut self, key: &Key) {
         self.numbers.remove(key);
     }
 
@@ -170,7 +170,7 @@ mod tests {
         inodes.update_moved_objects(&HashMap::from([(one.place.clone(), other.place.clone())]));
         assert_eq!(inodes.key(number), Some(other.clone()));
         assert_eq!(inodes.reference(&other), number);
-        inodes.retire(&other);
+        inodes.detach(&other);
         let again = inodes.reference(&other);
         assert_ne!(again, number);
         inodes.forget(number, 2);

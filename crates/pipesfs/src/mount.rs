@@ -48,7 +48,7 @@ impl Mount {
     /// Mounts the file system on a directory, directly if the process runs as root, otherwise with
     /// the helper fusermount3.
     pub fn new(directory: &Path, options: MountOptions) -> sys::Result<Self> {
-        let device = match sys::process::identity().0 {
+        let device = match sys::process::effective_ids().0 {
             0 => sys::fuse::mount(directory, options.for_all)?,
             _ => sys::fuse::mount_by_helper(directory)?,
         };
@@ -80,8 +80,8 @@ impl Mount {
 
     /// Returns a descriptor that becomes readable when the file system is unmounted.
     #[must_use]
-    pub fn ended(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.server.ended()
+    pub fn end_descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.server.end_descriptor()
     }
 }
 

@@ -157,7 +157,7 @@ impl SnapshotCache {
     fn query_all(&self, client: &mut Option<Client>) -> Arc<Snapshot> {
         let before = self.latest();
         let began = Instant::now();
-        let asked = self.ask(client, |client| {
+        let asked = self.query(client, |client| {
             paths::query_paths(client, &before.tree.paths, &self.connections, REPLY_TIMEOUT)
         });
         let (mut views, failure) = match asked {
@@ -249,7 +249,7 @@ impl SnapshotCache {
     /// Stores an idle connection of this process to a path for later use. No reply may be
     /// outstanding on the connection.
     pub fn store_idle_connection(&self, to: PathClient) {
-        self.connections.keep(to);
+        self.connections.store(to);
     }
 
     /// Makes a snapshot with these paths the latest snapshot, and returns it.
@@ -292,7 +292,7 @@ impl SnapshotCache {
             };
             wanted.iter().filter(is_missing).copied().collect()
         };
-        let asked = self.ask(&mut client, |client| {
+        let asked = self.query(&mut client, |client| {
             Ok(paths::query_counters(client, &missing, &self.connections, REPLY_TIMEOUT))
         });
         let query_time = began.elapsed();
@@ -329,7 +329,7 @@ impl SnapshotCache {
         let first: Vec<_> = count().collect();
         if !connected.is_empty() {
             // Waits for the interval between the samples, or until a path ends.
-            let processes: Vec<_> = connected.iter().map(|(_, to)| to.process()).collect();
+            let processes: Vec<_> = connected.iter().map(|(_, to)| to.pidfd()).collect();
             sys::poll::wait_until_readable_despite_signals(&processes, Some(SAMPLE_INTERVAL));
         }
         for (((number, _), first), second) in connected.iter().zip(first).zip(count()) {
@@ -358,7 +358,7 @@ impl SnapshotCache {
 
     /// Sends a query over the existing connection. If the query fails, for example after a restart
     /// of the daemon, repeats the query over a new connection.
-    fn ask<T>(
+    fn query<T>(
         &self,
         client: &mut Option<Client>,
         question: impl Fn(&Client) -> Result<T, ClientError>,

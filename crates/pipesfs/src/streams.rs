@@ -221,7 +221,7 @@ impl Streams {
             self.send_ended_tap(handle, (&stream, true), tap);
         }
         if stream.is_watched {
-            let _ = self.watcher.forget(&stream.input);
+            let _ = self.watcher.unwatch(&stream.input);
         }
         for read in &stream.waiting_reads {
             Reply::new(&self.device, read.unique).error(errno::EINTR);
@@ -257,7 +257,7 @@ impl Streams {
         }
         if stream.waiting_reads.is_empty() && stream.poll_number.is_none() {
             stream.is_watched = false;
-            let _ = self.watcher.forget(&stream.input);
+            let _ = self.watcher.unwatch(&stream.input);
         }
     }
 

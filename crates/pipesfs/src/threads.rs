@@ -49,7 +49,7 @@ impl<R: Send + 'static> RequestThreadPool<R> {
     /// Passes a request to an idle thread, or to a new one. If the maximum number of threads is
     /// running, queues the request. Does not block. Fails if no thread is running and none can be
     /// started.
-    pub(crate) fn pass(&mut self, request: R) -> std::io::Result<()> {
+    pub(crate) fn submit(&mut self, request: R) -> std::io::Result<()> {
         let mut queue = self.shared.lock();
         queue.requests.push_back(request);
         if let Some(thread) = queue.idle.pop() {
@@ -126,7 +126,7 @@ mod tests {
         let executing = move |request: &u64| done.send(*request).unwrap();
         let mut threads = RequestThreadPool::new(("test", 3), executing);
         for round in 0..100 {
-            (0..8).for_each(|at| threads.pass(round * 8 + at).unwrap());
+            (0..8).for_each(|at| threads.submit(round * 8 + at).unwrap());
             let mut got: Vec<u64> = executed.iter().take(8).collect();
             got.sort_unstable();
             assert_eq!(got, Vec::from_iter(round * 8..round * 8 + 8));
@@ -148,7 +148,7 @@ mod tests {
             done.send(*request).unwrap();
         };
         let mut threads = RequestThreadPool::new(("test", 2), executing);
-        (0..20).for_each(|request| threads.pass(request).unwrap());
+        (0..20).for_each(|request| threads.submit(request).unwrap());
         assert_eq!(executed.iter().take(19).collect::<Vec<_>>(), Vec::from_iter(1..20));
         release.send(()).unwrap();
         assert_eq!(executed.recv(), Ok(0));

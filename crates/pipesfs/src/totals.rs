@@ -55,7 +55,7 @@ impl TotalsByDirectory {
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= STORED_TOTALS_MAX {
-            places.retain(|place, _| tree.has(&crate::entries::Key::directory(place.clone())));
+            places.retain(|place, _| tree.contains(&crate::entries::Key::directory(place.clone())));
         }
         Arc::clone(places.entry(place.clone()).or_default())
     }

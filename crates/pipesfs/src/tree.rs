@@ -99,7 +99,7 @@ pub struct Directory {
     pub children: Vec<(String, Child)>,
     /// Index of each child in `children`, by name. Empty while there are at most
     /// [`SEARCHED_CHILDREN_MAX`] children.
-    child_numbers: HashMap<String, usize>,
+    child_indices: HashMap<String, usize>,
     /// Names that no child may have, because fixed entries of the directory have them.
     reserved: &'static [&'static str],
 }
@@ -114,7 +114,7 @@ impl Directory {
     pub fn child(&self, name: &str) -> Option<&Child> {
         let found = match self.children.len() <= SEARCHED_CHILDREN_MAX {
             true => self.children.iter().find(|(known, _)| known == name),
-            false => self.children.get(*self.child_numbers.get(name)?),
+            false => self.children.get(*self.child_indices.get(name)?),
         };
         found.map(|(_, child)| child)
     }
@@ -123,10 +123,10 @@ impl Directory {
         let at = self.children.len();
         if at == SEARCHED_CHILDREN_MAX {
             let known = self.children.iter().enumerate();
-            self.child_numbers = known.map(|(at, (name, _))| (name.clone(), at)).collect();
+            self.child_indices = known.map(|(at, (name, _))| (name.clone(), at)).collect();
         }
         if at >= SEARCHED_CHILDREN_MAX {
-            self.child_numbers.insert(name.clone(), at);
+            self.child_indices.insert(name.clone(), at);
         }
         self.children.push((name, child));
     }
@@ -211,7 +211,7 @@ impl Tree {
             let place = DirectoryId::Path(path_key(&self.paths[path]));
             let name = self.free_name(0, escape(&name), self.paths[path].path.number.into());
             let at = self.add((place, name), 0, Vec::new(), PATH_ENTRIES);
-            self.describe(at, path);
+            self.set_owner_and_start(at, path);
             let top = top_nodes(&self.paths[path].nodes, parents);
             if let [node] = top.as_slice()
                 && self.paths[path].nodes[*node].filter == EMPTY_STREAM_SOURCE
@@ -295,7 +295,7 @@ impl Tree {
         let members = self.directories[at].members.clone();
         let path = members.first().map(|member| member.path);
         let added = self.add((place, name), at, members, NODE_ENTRIES);
-        path.into_iter().for_each(|path| self.describe(added, path));
+        path.into_iter().for_each(|path| self.set_owner_and_start(added, path));
         added
     }
 
@@ -312,7 +312,7 @@ impl Tree {
             if parent == 0 { self.paths[first.path].path.number.into() } else { id(node, first) };
         let name = self.free_name(parent, node_name(node), number);
         let at = self.add((place, name), parent, members.clone(), NODE_ENTRIES);
-        self.describe(at, first.path);
+        self.set_owner_and_start(at, first.path);
         for member in members {
             self.set_directory_of(member, at);
         }
@@ -348,14 +348,14 @@ impl Tree {
             started,
             members,
             children,
-            child_numbers: HashMap::new(),
+            child_indices: HashMap::new(),
             reserved,
         });
         at
     }
 
     /// Copies the owner and the start time of the path `path` to the directory `at` (indexes).
-    fn describe(&mut self, at: usize, path: usize) {
+    fn set_owner_and_start(&mut self, at: usize, path: usize) {
         let listed = &self.paths[path].path;
         let (uid, started) = (listed.uid, listed.started.unwrap_or_default());
         let directory = &mut self.directories[at];

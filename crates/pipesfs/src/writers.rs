@@ -194,14 +194,14 @@ impl Writers {
         }
         if writer.waiting_writes.is_empty() && writer.poll_number.is_none() && !writer.is_closed {
             writer.is_watched = false;
-            let _ = self.watcher.forget(&writer.socket);
+            let _ = self.watcher.unwatch(&writer.socket);
         }
     }
 
     fn remove(&self, open: &mut HashMap<u64, OpenWriter>, handle: u64) {
         if let Some(writer) = open.remove(&handle) {
             if writer.is_watched {
-                let _ = self.watcher.forget(&writer.socket);
+                let _ = self.watcher.unwatch(&writer.socket);
             }
             for write in &writer.waiting_writes {
                 Reply::new(&self.device, write.unique).error(errno::EINTR);

@@ -29,7 +29,7 @@ use sys::task::{self, Task};
 pub enum CommandError {
     /// The path has not started.
     #[error("the path has not begun to run")]
-    NotBegun,
+    NotStarted,
     /// The space has ended, rejects commands, or does not exist in the path.
     #[error("the path has ended")]
     Ended,
@@ -44,7 +44,7 @@ pub enum CommandError {
     /// The space did not begin to execute the command in time, because a sink or a program blocks
     /// the space, or because its thread gets no CPU time.
     #[error("{space} did not start the command in time")]
-    Late {
+    TimedOut {
         /// Name of the space that did not begin the command.
         space: String,
     },
@@ -74,7 +74,7 @@ pub struct CommandQueue {
     /// Kernel thread id of the space's thread; 0 before the thread starts. Not reset when the space
     /// ends.
     thread: AtomicU32,
-    inbox: Mutex<Inbox>,
+    inbox: Mutex<CommandInbox>,
     /// Condition variable, notified when the space ends, on which [`CommandQueue::wait_for_end`]
     /// waits.
     ended: Condvar,
@@ -84,13 +84,13 @@ pub struct CommandQueue {
 /// The part of a command queue that a lock protects: the queued commands, and the counters and
 /// resources that the space reported last.
 #[derive(Default)]
-pub struct Inbox {
+pub struct CommandInbox {
     commands: VecDeque<(u64, Command)>,
     /// Id that the next queued command gets.
     next: u64,
     /// Counters in the space's latest report, or its final counters once it has ended; `None`
     /// before its first report.
-    pub last: Option<SpaceCounters>,
+    pub latest_counters: Option<SpaceCounters>,
     /// Resources of the space, as recorded when its thread started or by a later query; `None`
     /// before its thread starts.
     pub resources: Option<SpaceResources>,
@@ -100,7 +100,7 @@ pub struct Inbox {
     rejects: bool,
 }
 
-impl fmt::Debug for Inbox {
+impl fmt::Debug for CommandInbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inbox").field("waiting", &self.commands.len()).finish_non_exhaustive()
     }
@@ -152,7 +152,7 @@ impl CommandQueue {
     /// Executes a command in the space between two passes, and returns the command's result. If the
     /// execution has not begun after `limit`, withdraws the command and fails. Otherwise, waits
     /// without a time limit until the execution ends.
-    pub fn ask<A: Send + 'static>(
+    pub fn execute<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
@@ -180,7 +180,7 @@ impl CommandQueue {
         let inbox = self.lock_inbox();
         let waited = self.ended.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
         let (inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        inbox.last.clone().filter(|_| inbox.ended)
+        inbox.latest_counters.clone().filter(|_| inbox.ended)
     }
 
     /// Removes a command from the queue. Returns true if the command was still queued.
@@ -192,12 +192,12 @@ impl CommandQueue {
     }
 
     /// Returns the error for a command that was not executed in time: [`CommandError::RingFull`] if
-    /// the space waits at a full ring, otherwise [`CommandError::Late`].
+    /// the space waits at a full ring, otherwise [`CommandError::TimedOut`].
     fn timeout_error(&self) -> CommandError {
         let space = self.status.name.clone();
         match self.status.full_ring() {
             Some(edge) => CommandError::RingFull { space, edge },
-            None => CommandError::Late { space },
+            None => CommandError::TimedOut { space },
         }
     }
 
@@ -234,7 +234,7 @@ impl CommandQueue {
     }
 
     /// Locks the inbox, even if another thread panicked while holding the lock.
-    pub fn lock_inbox(&self) -> MutexGuard<'_, Inbox> {
+    pub fn lock_inbox(&self) -> MutexGuard<'_, CommandInbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -254,7 +254,7 @@ impl CommandQueue {
 
     /// Restricts the space's thread to the CPUs in `processors`, and returns the result of the
     /// system call. Returns `None` if the space has no thread.
-    pub fn pin(&self, processors: &[usize]) -> Option<sys::Result<()>> {
+    pub fn pin_thread(&self, processors: &[usize]) -> Option<sys::Result<()>> {
         // While the lock is held the thread cannot end, so its id is not reused.
         let inbox = self.lock_inbox();
         let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
@@ -333,7 +333,7 @@ pub struct CommandReceiver(pub(crate) Arc<CommandQueue>);
 impl CommandReceiver {
     /// Stores the final counters of the space in the queue, for readers after the space has ended.
     pub fn store_final_counters(&self, counted: SpaceCounters) {
-        self.0.lock_inbox().last = Some(counted);
+        self.0.lock_inbox().latest_counters = Some(counted);
     }
 }
 

@@ -75,9 +75,9 @@ pub struct SourceProgress {
     pub counters: SourceCounters,
     /// True if the source has answered the latest position request, or has ended. False while the
     /// source's space cannot answer, because a full ring or a slow sink blocks it.
-    pub fresh: bool,
+    pub is_fresh: bool,
     /// True if the counts are final because the source has ended.
-    pub last: bool,
+    pub is_final: bool,
 }
 
 impl Control {
@@ -194,7 +194,7 @@ impl Control {
     /// Requests the position of every source, without waiting for the answers.
     pub fn request_positions(&self) {
         for answer in self.lock_positions().iter_mut() {
-            answer.fresh = answer.last;
+            answer.is_fresh = answer.is_final;
         }
         // Relaxed suffices: the counter guards no other memory, and the doorbells wake sleeping
         // spaces.
@@ -219,8 +219,8 @@ impl Control {
             planned,
             name: name.to_owned(),
             counters,
-            fresh: true,
-            last,
+            is_fresh: true,
+            is_final: last,
         });
     }
 

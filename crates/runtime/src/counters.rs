@@ -1,7 +1,7 @@
 //! Counters of the nodes, edges and reports of one space, collected while the space runs or after
 //! it ends.
 
-use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName, ReaderRing, RetainedFrames};
+use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName, RetainedFrames, RingState};
 use crate::space::arc::GraphArc;
 use crate::space::node::{Node, Operator};
 use endpoint::SourceCounters;
@@ -110,7 +110,7 @@ impl RetiredCounters {
         let removed = before.reports.into_iter().filter(|(at, _)| is_removed_node(*at));
         self.reports.extend(removed.map(|(_, report)| report));
         for (at, mut node) in before.nodes.into_iter().enumerate() {
-            let calls = std::mem::take(&mut node.calls);
+            let calls = std::mem::take(&mut node.call_edges);
             if node.receives_kernel_output {
                 let continuations = find_kernel_continuations(&self.nodes, &node, calls);
                 self.continuations
@@ -122,7 +122,7 @@ impl RetiredCounters {
             }
             if is_removed_node(at) {
                 // Replicas that replace the node share its ledger entry.
-                node.copied |= node.ring.is_none() && !node.entry.name.is_ring();
+                node.is_replica |= node.ring.is_none() && !node.entry.name.is_ring();
                 self.nodes.push(node);
             }
         }
@@ -144,9 +144,9 @@ pub(crate) struct NodeCounters {
     /// that program.
     pub(crate) receives_kernel_output: bool,
     /// True for a replica of a filter. All replicas of a filter share one ledger entry.
-    pub(crate) copied: bool,
+    pub(crate) is_replica: bool,
     /// Counters of the edges from the node to nodes in the same space.
-    pub(crate) calls: Vec<Edge>,
+    pub(crate) call_edges: Vec<Edge>,
     /// Counters of the ring through which the node sends blocks to another space; `None` if there
     /// is no such ring.
     pub(crate) ring: Option<Edge>,
@@ -189,8 +189,8 @@ impl SpaceCounters {
                     &node.operator,
                     Operator::Source(part) if part.properties.chooses_arc
                 ),
-                copied: node.is_replica,
-                calls: node.arcs.iter().map(|arc| call_edge(node, arc, nodes)).collect(),
+                is_replica: node.is_replica,
+                call_edges: node.arcs.iter().map(|arc| call_edge(node, arc, nodes)).collect(),
                 ring,
             }
         });
@@ -200,7 +200,11 @@ impl SpaceCounters {
         let edges = retired.edges.clone();
         let mut continued = retired.continuations.clone();
         for node in counted[..nodes.len()].iter().filter(|node| node.receives_kernel_output) {
-            continued.extend(find_kernel_continuations(&retired.nodes, node, node.calls.clone()));
+            continued.extend(find_kernel_continuations(
+                &retired.nodes,
+                node,
+                node.call_edges.clone(),
+            ));
         }
         let continuations = continued;
         Self {
@@ -260,7 +264,7 @@ fn find_kernel_continuations(
 
 fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
     let to = &nodes[arc.to];
-    let kind = match arc.back {
+    let kind = match arc.is_back {
         true => EdgeKind::Back,
         false if to.is_process_input() || from.process().is_some() => EdgeKind::Pipe,
         false => EdgeKind::Call,
@@ -303,7 +307,7 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
         Operator::Sink(part) => part.report.clone().unwrap_or_default(),
         _ => return None,
     };
-    Some(NodeReport { planned: node.planned, name: node.name.to_string(), report })
+    Some(NodeReport { planned: node.number, name: node.name.to_string(), report })
 }
 
 /// Returns the amount that a sink has delivered. Until the sink ends, the counter
@@ -329,7 +333,7 @@ fn operand_node_indices(node: &Node) -> Vec<usize> {
 
 /// Returns the size of the ring through which a source or sink exchanges blocks with other
 /// programs, or `None` if the node has no such ring.
-fn reader_ring(node: &Node) -> Option<ReaderRing> {
+fn reader_ring(node: &Node) -> Option<RingState> {
     match &node.operator {
         Operator::Source(part) => part.source.ring_state(),
         Operator::Sink(part) => part.sink.ring_state(),
@@ -343,7 +347,7 @@ fn retained_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option
     match &node.operator {
         Operator::Sink(part) => part.sink.retained_frames(),
         Operator::Source(_) => {
-            let own = histories.iter().find(|(source, _)| *source == node.planned);
+            let own = histories.iter().find(|(source, _)| *source == node.number);
             own.map(|(_, kept)| *kept)
         }
         _ => None,
@@ -394,7 +398,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     };
     NodeEntry {
         name: node.name.clone(),
-        planned: node.planned,
+        planned: node.number,
         taken: node.total_taken(),
         made: match is_source || node.taken.is_empty() {
             // The counters of a source include blocks that writers have added.

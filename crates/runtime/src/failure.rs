@@ -10,7 +10,7 @@ use filter::Block;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The reason why a ring between two spaces failed.
+/// A cause for which a ring between two spaces fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFailure {
     /// The space at the other end of the ring has ended.

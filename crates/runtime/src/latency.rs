@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct LatencyBudget {
     gauges: Mutex<Vec<Arc<LatencyGauge>>>,
     /// Requested bound on the latency, in nanoseconds; 0 if there is no bound.
-    asked_ns: AtomicU64,
+    bound_ns: AtomicU64,
     breaches: AtomicU64,
 }
 
@@ -131,7 +131,7 @@ pub struct LatencyBreach {
 impl LatencyBudget {
     /// Sets the requested bound on the latency, in nanoseconds.
     pub fn set_bound(&self, ns: u64) {
-        self.asked_ns.store(ns, Ordering::Relaxed);
+        self.bound_ns.store(ns, Ordering::Relaxed);
     }
 
     /// Adds a gauge of the wait at one ring or source. `share_ns` is the share of the bound
@@ -142,7 +142,7 @@ impl LatencyBudget {
 
     /// Adds a gauge of the latency from the sources to the sink `name`.
     pub fn add_sink_gauge(&self, name: String) -> Arc<LatencyGauge> {
-        self.add_gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
+        self.add_gauge(name, true, self.bound_ns.load(Ordering::Relaxed))
     }
 
     fn add_gauge(&self, name: String, end_to_end: bool, share_ns: u64) -> Arc<LatencyGauge> {
@@ -158,7 +158,7 @@ impl LatencyBudget {
     /// Returns the measurements, or `None` if the path has no bound. `now` is monotonic time in
     /// nanoseconds.
     pub fn measurements(&self, now: u64) -> Option<Latency> {
-        let asked_ns = self.asked_ns.load(Ordering::Relaxed);
+        let asked_ns = self.bound_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
         let mut latency = Latency { asked_ns, breaches, ..Latency::default() };
         self.with_gauges(|gauges| {
@@ -176,7 +176,7 @@ impl LatencyBudget {
     /// breach. Returns `None` if no block exceeded the bound, or if there is no bound. `now` is
     /// monotonic time in nanoseconds.
     pub fn take_breach(&self, now: u64) -> Option<LatencyBreach> {
-        let asked_ns = self.asked_ns.load(Ordering::Relaxed);
+        let asked_ns = self.bound_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
             return None;
         }

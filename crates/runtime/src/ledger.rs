@@ -7,7 +7,7 @@
 //! derived counts.
 
 use buffer::signal::wakeup_moderation::WakeupCounts;
-pub use endpoint::{ReaderRing, RetainedFrames};
+pub use endpoint::{RetainedFrames, RingState};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
@@ -242,7 +242,7 @@ pub struct NodeEntry {
     /// Size of the ring that connects a source or sink to other programs; `None` if there is no
     /// such ring.
     #[serde(default)]
-    pub ring: Option<ReaderRing>,
+    pub ring: Option<RingState>,
     /// Frames that a sink or source retains for later use, such as the history of a source; `None`
     /// for other nodes.
     #[serde(default)]
@@ -314,7 +314,7 @@ impl Edge {
 impl NodeEntry {
     /// Adds the counters of the same node from another space. A program has counters in two spaces,
     /// one for its input and one for its output; a filter may have instances in several spaces.
-    pub fn join(&mut self, other: Self) {
+    pub fn merge(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
             (&mut self.made, other.made),
@@ -470,7 +470,7 @@ impl Ledger {
     /// edges, or in filters. The number excludes blocks that no arc accepted, blocks whose drop the
     /// request demands ([`DropReason::is_lost`]), and copies of blocks that operands dropped.
     #[must_use]
-    pub fn lost(&self) -> u64 {
+    pub fn lost_blocks(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
         let sources: u64 = sources.filter(|(at, _)| at.is_lost()).filter_map(|(_, n)| *n).sum();
         let edges = self.edges.iter().flat_map(|edge| &edge.dropped);

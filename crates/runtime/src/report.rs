@@ -70,7 +70,7 @@ impl From<&SpaceResults> for SpaceCounters {
         let failed = results.failure.is_some();
         let kernel_counts = results.kernel_counts.clone();
         let (nodes, imported) = (&results.nodes, results.imported.clone());
-        let nodes = (&**nodes, &*results.kept);
+        let nodes = (&**nodes, &*results.retained_frames);
         let counters = Self::new(nodes, imported, &results.retired, failed);
         Self { kernel_counts, ..counters.with_reports(&results.nodes, &results.retired) }
     }
@@ -111,7 +111,14 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
         }
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.receives_kernel_output) {
-            let NodeCounters { entry: counted, source, calls, ring, copied, .. } = node;
+            let NodeCounters {
+                entry: counted,
+                source,
+                call_edges: calls,
+                ring,
+                is_replica: copied,
+                ..
+            } = node;
             ledger.sources.extend(source.map(|source| (counted.name.to_string(), source)));
             // The user implementation of a kernel node may also run in a thread; both share one
             // entry.
@@ -120,7 +127,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
                 (both || copied) && line.planned == counted.planned && line.name == counted.name
             };
             if let Some(line) = ledger.filters.iter().position(same) {
-                ledger.filters[line].join(counted);
+                ledger.filters[line].merge(counted);
                 if copied {
                     for edge in calls {
                         ledger.add_edge(edge);
@@ -133,7 +140,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
             }
             let known = programs.iter().find(|(planned, _)| *planned == counted.planned);
             match (counted.program, known) {
-                (true, Some((_, line))) => ledger.filters[*line].join(counted),
+                (true, Some((_, line))) => ledger.filters[*line].merge(counted),
                 (program, _) => {
                     if program {
                         programs.push((counted.planned, ledger.filters.len()));
@@ -154,7 +161,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
         let Some(first) = lines.iter().position(is) else { continue };
         while let Some(again) = lines.iter().skip(first + 1).position(is) {
             let more = lines.remove(first + 1 + again);
-            lines[first].join(more);
+            lines[first].merge(more);
         }
     }
     ledger

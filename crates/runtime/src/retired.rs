@@ -34,7 +34,7 @@ impl RetiredCounters {
                 let known = merged.iter_mut().find(|known| is_mergeable(known, &node, live));
                 match known {
                     Some(known) => {
-                        known.entry.join(node.entry);
+                        known.entry.merge(node.entry);
                         merge_amounts_by_reason(&mut known.entry.dropped);
                     }
                     None => merged.push(node),
@@ -84,7 +84,7 @@ fn is_mergeable(one: &NodeCounters, other: &NodeCounters, live: &[usize]) -> boo
             && !live.contains(&node.entry.planned)
     };
     one.entry.name == other.entry.name
-        && one.copied == other.copied
+        && one.is_replica == other.is_replica
         && one.entry.operand == other.entry.operand
         && is_plain(one)
         && is_plain(other)
@@ -132,7 +132,14 @@ mod tests {
         let name = NodeName::from(name);
         let entry = NodeEntry { name, planned, taken, passed, dropped, ..NodeEntry::default() };
         let (source, ring, calls) = (None, None, Vec::new());
-        NodeCounters { entry, source, receives_kernel_output: false, copied: true, calls, ring }
+        NodeCounters {
+            entry,
+            source,
+            receives_kernel_output: false,
+            is_replica: true,
+            call_edges: calls,
+            ring,
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl RingExport {
     /// Allows the number of blocks after which the reader is notified (T_b) to grow to up to `most`
     /// while blocks arrive at a high rate. If `scaling` is given, the ring also grows and shrinks
     /// with the load, within the limits of `scaling`.
-    pub fn adapt(&mut self, most: u64, scaling: Option<ScalingParameters>) {
+    pub fn enable_adaptation(&mut self, most: u64, scaling: Option<ScalingParameters>) {
         self.events.adapt(most);
         if let Some(scaling) = scaling {
             self.writer = self.writer.take().map(|writer| writer.scaling(scaling));
@@ -127,7 +127,7 @@ impl RingExport {
     /// Returns the number of entries in the ring that the reader has not taken yet; 0 once the ring
     /// is closed.
     pub fn untaken_entries(&mut self) -> usize {
-        self.writer.as_mut().map_or(0, CrossingWriter::unread)
+        self.writer.as_mut().map_or(0, CrossingWriter::unreleased_entries)
     }
 
     /// Returns the size of the ring, the number of blocks after which the reader is notified, and
@@ -137,7 +137,7 @@ impl RingExport {
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };
         let (entries, signal_blocks) = (self.entries as u64, self.events.threshold().blocks);
-        match writer.scale() {
+        match writer.sizing_state() {
             None => RingSize { entries, signal_blocks, ..RingSize::default() },
             Some(scale) => {
                 let (grown, shrunk, last_resize_reason) =
@@ -184,7 +184,7 @@ impl RingExport {
             && let Some(last) = mask.checked_ilog2()
         {
             mask &= !(1 << last);
-            self.lost.add(batch.block(last as usize).length());
+            self.lost.add_block(batch.block(last as usize).length());
         }
         match self.kind {
             EdgeKind::Dispatch => {
@@ -215,7 +215,7 @@ impl RingExport {
         let mut entries = batch.entries(mask);
         let mut at_once = match batch.dense_columns().filter(|_| mask == batch.live()) {
             Some((pointers, context, marks)) => {
-                writer.push_columns(Columns { pointers, context, marks }, origins)?
+                writer.push_columns(Columns { pointers, metadata: context, marks }, origins)?
             }
             None => false,
         };
@@ -294,7 +294,7 @@ impl RingExport {
 
 /// The reading end of a ring between two spaces.
 #[derive(Debug)]
-pub struct Import {
+pub struct RingImport {
     /// Number of the edge to which the ring belongs. The number stays the same when the path is
     /// changed.
     pub planned: usize,
@@ -303,13 +303,13 @@ pub struct Import {
     gauge: Option<Arc<LatencyGauge>>,
 }
 
-impl Drop for Import {
+impl Drop for RingImport {
     fn drop(&mut self) {
         self.gauge.iter().for_each(|gauge| gauge.close());
     }
 }
 
-impl Import {
+impl RingImport {
     /// Creates a reading end without a gauge. `planned` is the number of the edge.
     #[must_use]
     pub const fn new(planned: usize, reader: CrossingReader) -> Self {

@@ -31,12 +31,12 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
             keep.extend([old, to.as_raw_fd()]);
             preload::close_descriptors_except(&mut keep);
             copy_ring_to_descriptor(input, old, &to);
-            preload::exit(0);
+            preload::exit_immediately(0);
         }
         Err(_) => return Err(input),
     }
     drop(to);
-    numbers.iter().for_each(|number| preload::replace(*number, from.as_fd()));
+    numbers.iter().for_each(|number| preload::replace_descriptor(*number, from.as_fd()));
     // The ring now belongs to the adapter. This process must neither announce that the reader left
     // nor keep the doorbell open.
     let doorbell = input.doorbell();
@@ -64,7 +64,7 @@ fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
                 }
             }
             Ok(None) => {
-                let Some(pipe) = preload::borrow(old) else { return };
+                let Some(pipe) = preload::borrow_descriptor(old) else { return };
                 let waited = input.wait_beside(&[pipe, to.as_fd()]);
                 if waited == Ok(WaitResult::Ready) {
                     continue;
@@ -74,7 +74,7 @@ fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
                 else {
                     continue;
                 };
-                if reader_events.over {
+                if reader_events.closed {
                     return;
                 }
                 // Bytes that arrive in the pipe are newer than all bytes in the ring.
@@ -83,7 +83,7 @@ fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
                     _ if pipe_events.readable && !copy_available_bytes(old, to, &mut room) => {
                         return;
                     }
-                    _ if pipe_events.over && !pipe_events.readable => break,
+                    _ if pipe_events.closed && !pipe_events.readable => break,
                     _ => {}
                 }
             }
@@ -92,8 +92,8 @@ fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     drop(input);
     loop {
         match preload::poll_pair([old, to.as_raw_fd()], true) {
-            Some([_, reader_events]) if reader_events.over => return,
-            Some([pipe_events, _]) if pipe_events.readable || pipe_events.over => {
+            Some([_, reader_events]) if reader_events.closed => return,
+            Some([pipe_events, _]) if pipe_events.readable || pipe_events.closed => {
                 match copy_available_bytes(old, to, &mut room) {
                     true => {}
                     false => return,

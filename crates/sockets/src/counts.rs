@@ -18,7 +18,7 @@ pub(crate) fn start() {
     if preload::inode(number) != Some(inode) {
         return;
     }
-    let copy = preload::borrow(number).and_then(|fd| fd.try_clone_to_owned().ok());
+    let copy = preload::borrow_descriptor(number).and_then(|fd| fd.try_clone_to_owned().ok());
     if let Some(Ok(mapping)) = copy.map(|fd| Memfd::from_fd(fd).and_then(|file| file.map())) {
         let _ = COUNTS.set(mapping);
     }

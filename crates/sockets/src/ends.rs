@@ -16,7 +16,7 @@ use sys::preload;
 /// The number of descriptors that can be ends of edges: 0 to 1023.
 const DESCRIPTORS_MAX: usize = 1024;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that has not been classified.
-const UNKNOWN: u8 = 0;
+const UNCLASSIFIED_MARK: u8 = 0;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is not an end of an edge.
 const NOT_AN_EDGE_END_MARK: u8 = 1;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is an end of the first edge. Later edges
@@ -28,7 +28,7 @@ const FIRST_EDGE_MARK: u8 = 2;
 const YIELDS_BEFORE_SLEEP: usize = 8;
 
 static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTORS_MAX] =
-    [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
+    [const { AtomicU8::new(UNCLASSIFIED_MARK) }; DESCRIPTORS_MAX];
 static SHARED_EDGES: OnceLock<Vec<SharedEdge>> = OnceLock::new();
 /// True if the program has edges; false before start-up and in a forked child.
 static HAS_EDGES: AtomicBool = AtomicBool::new(false);
@@ -111,7 +111,7 @@ pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     let known = DESCRIPTOR_MARKS.get(usize::try_from(number).ok()?)?;
     match known.load(Ordering::Relaxed) {
         NOT_AN_EDGE_END_MARK => None,
-        UNKNOWN => {
+        UNCLASSIFIED_MARK => {
             let what = classify(number);
             known.store(what, Ordering::Relaxed);
             edge_with_mark(what)
@@ -141,7 +141,10 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     let what = |number: i32| usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at));
     if let Some(to) = what(to) {
         find(from);
-        to.store(what(from).map_or(UNKNOWN, |w| w.load(Ordering::Relaxed)), Ordering::Relaxed);
+        to.store(
+            what(from).map_or(UNCLASSIFIED_MARK, |w| w.load(Ordering::Relaxed)),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -150,7 +153,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
     let shared_edge = find(number);
     let known = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at))?;
-    let what = known.swap(UNKNOWN, Ordering::Relaxed);
+    let what = known.swap(UNCLASSIFIED_MARK, Ordering::Relaxed);
     let shared_edge = shared_edge?;
     let same = |known: &AtomicU8| known.load(Ordering::Relaxed) == what;
     (!DESCRIPTOR_MARKS.iter().any(same)).then_some(shared_edge)
@@ -164,7 +167,7 @@ pub(crate) fn mark_not_an_end(number: i32) {
 }
 
 /// Returns all descriptors that are ends of this edge.
-pub(crate) fn numbers(of: &'static SharedEdge) -> impl Iterator<Item = i32> {
+pub(crate) fn descriptor_numbers(of: &'static SharedEdge) -> impl Iterator<Item = i32> {
     (0..i32::try_from(DESCRIPTORS_MAX).unwrap_or(i32::MAX))
         .filter(move |number| find(*number).is_some_and(|found| std::ptr::eq(found, of)))
 }
@@ -226,7 +229,7 @@ impl LockedEdge<'_> {
         match &*self.state {
             EdgeState::Writing(writing) => !matches!(writing, WritingEnd::Ring { .. }),
             EdgeState::Reading(reading) => {
-                matches!(reading, ReadingEnd::Pipe { .. } | ReadingEnd::Plain)
+                matches!(reading, ReadingEnd::Pipe { .. } | ReadingEnd::PipeOnly)
             }
         }
     }

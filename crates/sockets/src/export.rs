@@ -13,7 +13,7 @@ use crate::ends::{self, EdgeState, SharedEdge};
 use crate::forward;
 use crate::lazy;
 use crate::retire::{self, RetireReason};
-use crate::writing::Bytes;
+use crate::writing::WrittenBytes;
 use std::ffi::{c_int, c_void};
 use sys::preload;
 use sys::preload::interpose::{
@@ -53,11 +53,11 @@ extern "C" fn in_child() {
 
 // ---- reading and writing
 
-type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
-type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type ReadFn = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+type WriteFn = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
 fn real_read(fd: c_int, to: *mut c_void, count: usize) -> isize {
-    match next_function!(c"read" as Read) {
+    match next_function!(c"read" as ReadFn) {
         // SAFETY: I1, X1.
         Some(read) => unsafe { read(fd, to, count) },
         None => missing_function(),
@@ -65,7 +65,7 @@ fn real_read(fd: c_int, to: *mut c_void, count: usize) -> isize {
 }
 
 fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    match next_function!(c"write" as Write) {
+    match next_function!(c"write" as WriteFn) {
         // SAFETY: I1, X1.
         Some(write) => unsafe { write(fd, from, count) },
         None => missing_function(),
@@ -120,7 +120,7 @@ fn read_from_edge(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: u
 /// `from` must point to `count` readable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let range = catch_panic_and_preserve_errno(|| lazy::range(from.addr(), count));
+    let range = catch_panic_and_preserve_errno(|| lazy::represented_range(from.addr(), count));
     let plain = || match &range {
         Some(range) => write_file_range(range, fd),
         None => {
@@ -140,12 +140,12 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
         let EdgeState::Writing(writing) = &mut *locked.state else { return plain() };
         let held = if range.is_none() { forward::find(from.addr(), count) } else { None };
         let bytes = match &range {
-            Some(range) => Bytes::File(range),
+            Some(range) => WrittenBytes::File(range),
             None => {
                 lazy::restore(from.addr(), count);
                 // SAFETY: X1: no other code changes these bytes during the call; they are readable.
                 let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
-                Bytes::Memory(bytes, held.as_ref())
+                WrittenBytes::Memory(bytes, held.as_ref())
             }
         };
         let written =

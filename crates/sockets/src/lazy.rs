@@ -34,7 +34,7 @@ use sys::preload::{self, window};
 const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
 /// Page size in bytes. A read is lazy only if its address and its size are multiples of this size;
 /// other reads copy the bytes.
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
 const LAZY_FILE_SIZE_MIN: u64 = 256 << 10;
 /// The maximum number of bytes that one system call writes from a file.
@@ -69,8 +69,8 @@ struct Source {
     /// Number of times that the program has read the file so far.
     reads: u64,
     /// Number of reads of the file that were not lazy because they were misaligned: the address or
-    /// the size was not a multiple of [`PAGE`].
-    misses: u32,
+    /// the size was not a multiple of [`PAGE_SIZE`].
+    misaligned_reads: u32,
     /// True once a thread that populates the page tables has been started.
     has_prefault_thread: bool,
     /// Set to true to stop the thread that populates the file's page tables.
@@ -142,7 +142,7 @@ pub(crate) fn record_opened_file(number: i32) {
     else {
         return;
     };
-    let Some(fd) = preload::borrow(number) else { return };
+    let Some(fd) = preload::borrow_descriptor(number) else { return };
     let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), buffer::ids::allocate_id()) else {
         return;
     };
@@ -155,7 +155,7 @@ pub(crate) fn record_opened_file(number: i32) {
         kernel_position_lags: false,
         is_position_stale: true,
         reads: 0,
-        misses: 0,
+        misaligned_reads: 0,
         has_prefault_thread: false,
         is_stopped: Arc::default(),
     });
@@ -213,7 +213,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     }
     window::restore_windows_in_range(to, count);
     if let Some(at) = found
-        && sources.get(at).is_some_and(|source| source.misses >= MISALIGNED_READS_MAX)
+        && sources.get(at).is_some_and(|source| source.misaligned_reads >= MISALIGNED_READS_MAX)
     {
         sources.swap_remove(at).stop();
         HAS_LAZY_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
@@ -227,7 +227,7 @@ fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) ->
     }
     let at = source.at.load(Ordering::Relaxed);
     source.reads += 1;
-    let whole = to.is_multiple_of(PAGE) && count.is_multiple_of(PAGE) && count > 0;
+    let whole = to.is_multiple_of(PAGE_SIZE) && count.is_multiple_of(PAGE_SIZE) && count > 0;
     let there = at.saturating_add(count as u64) <= source.size;
     // The first read is copied, because a single lazy read gains nothing, and so is the last one.
     if !whole
@@ -235,7 +235,7 @@ fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) ->
         || source.reads == 1
         || !window::create_window(to, count, source.number(), at)
     {
-        source.misses += u32::from(!whole);
+        source.misaligned_reads += u32::from(!whole);
         sync_source_file_position(source);
         return None;
     }
@@ -256,11 +256,11 @@ pub(crate) fn advance(number: i32, count: isize) {
 
 /// Returns the file range that the buffer of `count` bytes at the address `from` represents.
 /// Returns `None` if the buffer contains ordinary bytes.
-pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
+pub(crate) fn represented_range(from: usize, count: usize) -> Option<FileRange> {
     if !ENABLED.load(Ordering::Relaxed) {
         return None;
     }
-    let (number, at) = window::find(from, count)?;
+    let (number, at) = window::find_window(from, count)?;
     let fits = |source: &&Source| source.number() == number;
     let opened = sources().and_then(|all| all.iter().find(fits).map(|found| found.file.clone()));
     let file = opened.or_else(|| forward::lent_file(number))?;
@@ -271,10 +271,13 @@ pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
 /// was read from an edge. Returns the number of represented bytes. Returns `None` if the bytes must
 /// be copied into the buffer instead.
 pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Option<usize> {
-    if !ENABLED.load(Ordering::Relaxed) || !to.is_multiple_of(PAGE) || !count.is_multiple_of(PAGE) {
+    if !ENABLED.load(Ordering::Relaxed)
+        || !to.is_multiple_of(PAGE_SIZE)
+        || !count.is_multiple_of(PAGE_SIZE)
+    {
         return None;
     }
-    let length = count.min(range.len) / PAGE * PAGE;
+    let length = count.min(range.len) / PAGE_SIZE * PAGE_SIZE;
     let number = (length > 0).then(|| forward::keep_file_open(&range.file))??;
     window::create_window(to, length, number, range.at).then_some(length)
 }
@@ -285,7 +288,7 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
     start_prefault_thread(range);
     let mut done = 0;
     while done < range.len {
-        let Some(fd) = preload::borrow(to) else { return Err(preload::EBADF) };
+        let Some(fd) = preload::borrow_descriptor(to) else { return Err(preload::EBADF) };
         let piece = (range.len - done).min(WRITE_BYTES_MAX);
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Extent::new(range.at + done as u64, length);

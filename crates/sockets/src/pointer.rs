@@ -70,7 +70,7 @@ impl SentFiles {
         if self.0.len() == SENT_FILES_MAX || !rendezvous::is_open(edge) {
             return None;
         }
-        let socket = preload::borrow(edge.socket)?;
+        let socket = preload::borrow_descriptor(edge.socket)?;
         sys::descriptor::send(socket, b"file", &[file.descriptor()]).ok()?;
         self.0.push(file.clone());
         Some(self.0.len() - 1)
@@ -84,14 +84,14 @@ pub(crate) struct RingInput {
     edge: Edge,
     files: Vec<CachedFile>,
     /// True if an empty block in the ring has announced a pointer that has not been read yet.
-    announced: bool,
+    has_announced_pointer: bool,
     /// File range that the next reads return; `None` if the next bytes are in the ring. The range
     /// is the unread part of the last pointer's range, joined with the ranges of later pointers
     /// that continue it in the same file.
     range: Option<FileRange>,
     /// File range of a pointer that has been read from the ring, but does not continue `range`.
     /// Reads return it after `range`.
-    next: Option<FileRange>,
+    following_range: Option<FileRange>,
     /// Fault found in the ring after the pointers whose ranges `range` joins. It is reported once
     /// the bytes of `range` have been read.
     fault: Option<Fault>,
@@ -103,9 +103,9 @@ impl RingInput {
             input,
             edge,
             files: Vec::new(),
-            announced: false,
+            has_announced_pointer: false,
             range: None,
-            next: None,
+            following_range: None,
             fault: None,
         }
     }
@@ -130,7 +130,7 @@ impl RingInput {
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
             }
-            if !self.announced {
+            if !self.has_announced_pointer {
                 match self.input.read_until_mark(out)? {
                     ReadUntilMark::Bytes(count) => {
                         counts::add(&self.edge, EdgeCount::CopiedOut, count);
@@ -138,7 +138,7 @@ impl RingInput {
                     }
                     ReadUntilMark::Nothing => return Ok(None),
                     ReadUntilMark::End => return Ok(Some(0)),
-                    ReadUntilMark::Mark => self.announced = true,
+                    ReadUntilMark::Mark => self.has_announced_pointer = true,
                 }
             }
             if !self.read_pointer()? {
@@ -165,7 +165,7 @@ impl RingInput {
             ..range
         });
         if self.range.is_none() {
-            self.range = self.next.take();
+            self.range = self.following_range.take();
         }
     }
 
@@ -176,7 +176,7 @@ impl RingInput {
     fn join_following_ranges(&mut self, wanted: usize) {
         let is_short = |range: &FileRange| range.len < wanted;
         while !forward::is_enabled()
-            && self.next.is_none()
+            && self.following_range.is_none()
             && self.fault.is_none()
             && self.range.as_ref().is_some_and(is_short)
         {
@@ -190,10 +190,10 @@ impl RingInput {
 
     /// Reads the next pointer, if one was announced. Returns false if none was read.
     fn read_announced_pointer(&mut self) -> Result<bool, Fault> {
-        if !self.announced {
-            self.announced = self.input.take_mark()?;
+        if !self.has_announced_pointer {
+            self.has_announced_pointer = self.input.take_mark()?;
         }
-        Ok(self.announced && self.read_pointer()?)
+        Ok(self.has_announced_pointer && self.read_pointer()?)
     }
 
     /// Reads the pointer that an empty block has announced; returns false if the pointer has not
@@ -205,7 +205,7 @@ impl RingInput {
             BlockRead::Block(24) => {}
             BlockRead::Block(_) | BlockRead::End => return Err(Fault::Damaged { position: 0 }),
         }
-        self.announced = false;
+        self.has_announced_pointer = false;
         let (words, _) = bytes.as_chunks::<8>();
         let word = |at: usize| words.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let (number, at) = (usize::try_from(word(0)).unwrap_or(usize::MAX), word(1));
@@ -216,7 +216,7 @@ impl RingInput {
             Some(range) if range.is_continued_by(&file, at) => {
                 range.len = range.len.saturating_add(len);
             }
-            Some(_) => self.next = Some(FileRange { file, at, len }),
+            Some(_) => self.following_range = Some(FileRange { file, at, len }),
             None => self.range = Some(FileRange { file, at, len }),
         }
         Ok(true)

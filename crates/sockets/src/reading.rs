@@ -16,7 +16,7 @@ use crate::writing::{PIPE_BYTES_BEFORE_OFFER, call_result};
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
 use buffer::stream::{Offer, WaitResult};
-use sys::doorbell::Peer;
+use sys::doorbell::PeerState;
 use sys::preload::{self, Handover};
 
 /// Minimum size of a read, in bytes, for a reader to request a ring. Smaller reads cause no
@@ -35,7 +35,7 @@ pub(crate) enum ReadingEnd {
     /// The program reads from the ring.
     Ring(Box<RingInput>),
     /// The program reads only from the pipe from now on, and no ring is requested.
-    Plain,
+    PipeOnly,
 }
 
 impl Default for ReadingEnd {
@@ -47,7 +47,7 @@ impl Default for ReadingEnd {
 /// The next step of a read call of the program, chosen by the state of the edge.
 enum Step {
     /// The call ends, and returns this result to the program.
-    Answer(isize),
+    Return(isize),
     /// The call reads from the pipe and returns the result of this read to the program.
     Pipe,
     /// The state of the edge has changed, and the call tries again.
@@ -66,7 +66,7 @@ impl ReadingEnd {
         loop {
             let step = match self {
                 _ if out.is_empty() => Step::Pipe,
-                Self::Plain => Step::Pipe,
+                Self::PipeOnly => Step::Pipe,
                 Self::Pipe { read } => {
                     let count = real(out);
                     counts::add_result(edge, EdgeCount::ReadFromPipe, count);
@@ -74,12 +74,12 @@ impl ReadingEnd {
                     if *read >= PIPE_BYTES_BEFORE_OFFER && out.len() >= REQUEST_READ_SIZE_MIN {
                         self.request_ring(edge);
                     }
-                    Step::Answer(count)
+                    Step::Return(count)
                 }
                 Self::Requested => self.check_ring_offer(edge, number),
                 Self::Offered(_) if preload::pipe_bytes_available(number) > 0 => Step::Pipe,
                 Self::Offered(_) => {
-                    if let Self::Offered(input) = std::mem::replace(self, Self::Plain) {
+                    if let Self::Offered(input) = std::mem::replace(self, Self::PipeOnly) {
                         *self = Self::Ring(input);
                     }
                     Step::Again
@@ -87,11 +87,11 @@ impl ReadingEnd {
                 Self::Ring(input) => match read_ring(input, number, out) {
                     Ok(step) => step,
                     Err(Fault::Abandoned) => self.return_to_pipe(),
-                    Err(_) => Step::Answer(call_result(0, preload::EIO)),
+                    Err(_) => Step::Return(call_result(0, preload::EIO)),
                 },
             };
             match step {
-                Step::Answer(count) => return count,
+                Step::Return(count) => return count,
                 Step::Pipe => {
                     let count = real(out);
                     counts::add_result(edge, EdgeCount::ReadFromPipe, count);
@@ -138,15 +138,15 @@ impl ReadingEnd {
     }
 
     fn return_to_pipe(&mut self) -> Step {
-        *self = Self::Plain;
+        *self = Self::PipeOnly;
         Step::Again
     }
 
     fn request_ring(&mut self, edge: &Edge) {
         let connected = rendezvous::is_open(edge);
         *self = match connected.then(|| preload::send_rendezvous_byte(edge.socket)) {
-            Some(Peer::Here) => Self::Requested,
-            _ => Self::Plain,
+            Some(PeerState::Present) => Self::Requested,
+            _ => Self::PipeOnly,
         };
     }
 
@@ -154,8 +154,8 @@ impl ReadingEnd {
     /// must be drained before the pipe, or `None` if there is no ring. The rendezvous socket must
     /// have been shut down.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<RingInput>> {
-        match std::mem::replace(self, Self::Plain) {
-            Self::Pipe { .. } | Self::Plain => None,
+        match std::mem::replace(self, Self::PipeOnly) {
+            Self::Pipe { .. } | Self::PipeOnly => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
             Self::Requested => {
                 match rendezvous::is_open(edge).then(|| preload::receive(edge.socket))? {
@@ -163,7 +163,7 @@ impl ReadingEnd {
                         let input = Offer::from_descriptors(fds).ok()?.open_trusting().ok()?;
                         Some(Box::new(RingInput::new(input, *edge)))
                     }
-                    Handover::Nothing | Handover::Over => None,
+                    Handover::Nothing | Handover::Closed => None,
                 }
             }
         }
@@ -178,15 +178,15 @@ impl ReadingEnd {
             return if preload::should_restart_call() {
                 Step::Again
             } else {
-                Step::Answer(call_result(0, errno))
+                Step::Return(call_result(0, errno))
             };
         };
-        if !place.readable && !place.over {
+        if !place.readable && !place.closed {
             return Step::Pipe;
         }
         match preload::receive(edge.socket) {
             Handover::Nothing => Step::Pipe,
-            Handover::Over => self.return_to_pipe(),
+            Handover::Closed => self.return_to_pipe(),
             Handover::Message(descriptors) => {
                 match Offer::from_descriptors(descriptors).map(Offer::open_trusting) {
                     Ok(Ok(input)) => {
@@ -194,8 +194,8 @@ impl ReadingEnd {
                         Step::Again
                     }
                     _ => {
-                        *self = Self::Plain;
-                        Step::Answer(call_result(0, preload::EIO))
+                        *self = Self::PipeOnly;
+                        Step::Return(call_result(0, preload::EIO))
                     }
                 }
             }
@@ -211,7 +211,7 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
         match input.try_read(out)? {
             // The ring is closed and drained.
             Some(0) => return Err(Fault::Abandoned),
-            Some(count) => return Ok(Step::Answer(call_result(count, 0))),
+            Some(count) => return Ok(Step::Return(call_result(count, 0))),
             None => {}
         }
         if yields > 0 {
@@ -219,26 +219,26 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
             std::thread::yield_now();
             continue;
         }
-        let Some(pipe) = preload::borrow(number) else { return Ok(Step::Pipe) };
+        let Some(pipe) = preload::borrow_descriptor(number) else { return Ok(Step::Pipe) };
         let impatient = preload::is_nonblocking(number);
         if !impatient && input.wait_beside(&[pipe])? == WaitResult::Ready {
             continue;
         }
         let Some([pipe_events, _]) = preload::poll_pair([number, -1], false) else { continue };
-        if pipe_events.readable || pipe_events.over {
+        if pipe_events.readable || pipe_events.closed {
             // The write into the pipe, or its end, is newer than everything in the ring.
             return match input.try_read(out)? {
                 Some(0) => Err(Fault::Abandoned),
-                Some(count) => Ok(Step::Answer(call_result(count, 0))),
+                Some(count) => Ok(Step::Return(call_result(count, 0))),
                 None if pipe_events.readable => Ok(Step::Pipe),
                 None => Err(Fault::Abandoned),
             };
         }
         if impatient {
-            return Ok(Step::Answer(call_result(0, preload::EAGAIN)));
+            return Ok(Step::Return(call_result(0, preload::EAGAIN)));
         }
         if !preload::should_restart_call() {
-            return Ok(Step::Answer(call_result(0, preload::EINTR)));
+            return Ok(Step::Return(call_result(0, preload::EINTR)));
         }
     }
 }

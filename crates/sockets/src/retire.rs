@@ -26,14 +26,14 @@ pub(crate) fn retire_all_edges(why: RetireReason) {
         {
             continue;
         }
-        edge(shared_edge, why);
+        retire_edge(shared_edge, why);
     }
 }
 
 /// Turns an edge into a pipe permanently, for the reason `why`. Leaves an edge unchanged that
 /// another thread or an interrupted call is using. In a program with several threads, a fork also
 /// leaves an edge unchanged that has a ring to read.
-pub(crate) fn edge(shared_edge: &'static SharedEdge, why: RetireReason) {
+pub(crate) fn retire_edge(shared_edge: &'static SharedEdge, why: RetireReason) {
     shared_edge.shut_down_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
     // state, and the edge stays as it is.
@@ -51,7 +51,7 @@ fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
         EdgeState::Writing(writing) => writing.retire(),
         EdgeState::Reading(reading) => {
             let Some(input) = reading.retire(&shared_edge.edge) else { return };
-            let numbers: Vec<i32> = ends::numbers(shared_edge).collect();
+            let numbers: Vec<i32> = ends::descriptor_numbers(shared_edge).collect();
             match adapter::start(input, &numbers) {
                 Ok(()) => numbers.iter().for_each(|number| ends::mark_not_an_end(*number)),
                 Err(input) => *reading = ReadingEnd::Ring(input),
@@ -62,9 +62,9 @@ fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
 
 /// Handles a descriptor that is about to be closed or replaced. If it is the last descriptor of its
 /// edge, closes the ring.
-pub(crate) fn close(number: i32) {
+pub(crate) fn close_descriptor(number: i32) {
     let Some(shared_edge) = ends::forget(number) else { return };
-    if ends::numbers(shared_edge).any(|other| other != number) {
+    if ends::descriptor_numbers(shared_edge).any(|other| other != number) {
         return;
     }
     ends::forget(number);

@@ -44,7 +44,7 @@ pub(crate) fn record_syscall_restriction() {
 
 /// The bytes that the program passes to a write call.
 #[derive(Debug)]
-pub(crate) enum Bytes<'a> {
+pub(crate) enum WrittenBytes<'a> {
     /// Memory of the program, with the file range of which it is known to be an unchanged copy, if
     /// any.
     Memory(&'a [u8], Option<&'a FileRange>),
@@ -52,7 +52,7 @@ pub(crate) enum Bytes<'a> {
     File(&'a FileRange),
 }
 
-impl Bytes<'_> {
+impl WrittenBytes<'_> {
     const fn len(&self) -> usize {
         match self {
             Self::Memory(bytes, _) => bytes.len(),
@@ -105,7 +105,7 @@ pub(crate) enum WritingEnd {
         files: SentFiles,
     },
     /// The program writes only to the pipe from now on, and no ring is offered.
-    Plain,
+    PipeOnly,
 }
 
 impl Default for WritingEnd {
@@ -120,7 +120,7 @@ impl WritingEnd {
         &mut self,
         edge: &Edge,
         number: i32,
-        bytes: &Bytes<'_>,
+        bytes: &WrittenBytes<'_>,
         real: impl Fn() -> isize,
     ) -> isize {
         if bytes.len() == 0 {
@@ -128,7 +128,7 @@ impl WritingEnd {
         }
         loop {
             match self {
-                Self::Plain => return count_pipe_bytes(edge, real()),
+                Self::PipeOnly => return count_pipe_bytes(edge, real()),
                 Self::Pipe { written, next_check_at } => {
                     if *written < *next_check_at {
                         let count = count_pipe_bytes(edge, real());
@@ -147,7 +147,7 @@ impl WritingEnd {
                     let pending = preload::pipe_bytes_available(number) > 0;
                     *pipe_may_hold_bytes &= pending;
                     if (pending && !*pipe_may_hold_bytes) || preload::has_no_reader(number) {
-                        *self = Self::Plain;
+                        *self = Self::PipeOnly;
                         continue;
                     }
                     if IS_SYSCALL_RESTRICTED.load(Ordering::Relaxed) {
@@ -161,7 +161,7 @@ impl WritingEnd {
                             }
                             return count;
                         }
-                        Err(_) => *self = Self::Plain,
+                        Err(_) => *self = Self::PipeOnly,
                     }
                 }
             }
@@ -173,24 +173,27 @@ impl WritingEnd {
         match self {
             Self::Pipe { written, .. } => *written < PIPE_BYTES_WITHOUT_REQUEST_MAX,
             Self::Ring { .. } => true,
-            Self::Plain => false,
+            Self::PipeOnly => false,
         }
     }
 
     /// Turns the writing end of the edge into a plain pipe permanently, and closes its ring.
     pub(crate) fn retire(&mut self) {
-        *self = Self::Plain;
+        *self = Self::PipeOnly;
     }
 
     /// Creates a ring and offers it, if a reader has requested one. Turns the end into a plain pipe
     /// permanently if the rendezvous has ended or no ring can be offered.
     fn try_switch_to_ring(&mut self, edge: &Edge, number: i32) {
-        let request =
-            if rendezvous::is_open(edge) { preload::receive(edge.socket) } else { Handover::Over };
+        let request = if rendezvous::is_open(edge) {
+            preload::receive(edge.socket)
+        } else {
+            Handover::Closed
+        };
         match request {
             Handover::Nothing => return,
-            Handover::Over => {
-                *self = Self::Plain;
+            Handover::Closed => {
+                *self = Self::PipeOnly;
                 return;
             }
             Handover::Message(_) => {}
@@ -203,7 +206,7 @@ impl WritingEnd {
                 let (output, files) = (Box::new(output), SentFiles::default());
                 Self::Ring { output, pipe_may_hold_bytes: true, files }
             }
-            None => Self::Plain,
+            None => Self::PipeOnly,
         };
     }
 }
@@ -216,7 +219,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     let (output, offers) = stream(&config).ok()?;
     counts::set(edge, EdgeCount::RingSizeMax, config.extent.max(output.capacity()) as u64);
     store_ring_size(edge, &output);
-    let socket = preload::borrow(edge.socket)?;
+    let socket = preload::borrow_descriptor(edge.socket)?;
     let offer = offers.first()?;
     sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
     Some(output)
@@ -225,7 +228,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
 /// Stores the size of the ring, and the number of size changes, in the counters of the edge.
 fn store_ring_size(edge: &Edge, output: &Output) {
     counts::set(edge, EdgeCount::RingSize, output.capacity() as u64);
-    if let Some(scale) = output.scale() {
+    if let Some(scale) = output.sizing_state() {
         counts::set(edge, EdgeCount::RingGrown, scale.grown);
         counts::set(edge, EdgeCount::RingShrunk, scale.shrunk);
     }
@@ -243,7 +246,7 @@ fn write_ring(
     (output, files): (&mut Output, &mut SentFiles),
     edge: &Edge,
     number: i32,
-    bytes: &Bytes<'_>,
+    bytes: &WrittenBytes<'_>,
 ) -> Result<isize, Fault> {
     if let Some(range) = bytes.range() {
         if let Some(errno) = wait_for_room(output, number, POINTER_ROOM_BYTES)? {

@@ -22,8 +22,12 @@ impl Prepared {
             .is_none()
             .then(|| AdaptationSettings::permitted_by(&self.plan, &self.machine))
             .flatten();
-        let extras =
-            PathOptions { record_mode, history: options.history, adapt, ..PathOptions::default() };
+        let extras = PathOptions {
+            record_mode,
+            history_bytes: options.history,
+            adaptation: adapt,
+            ..PathOptions::default()
+        };
         let mut ready = self.build_with(options, extras)?;
         ready.recording = recording;
         Ok(ready)
@@ -55,7 +59,7 @@ impl Prepared {
             count: options.count,
             timed: options.timed,
             programs_timed: options.programs_timed,
-            refuses: options.refuses,
+            refuses: options.injected_refusal,
             ..options.own.settings()
         };
         let paths = self.build_paths(settings, extras)?;

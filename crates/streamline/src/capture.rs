@@ -56,7 +56,7 @@ pub struct CaptureSettings {
     /// frame.
     pub filter: CaptureFilter,
     /// Memory for unread frames on all processors together, in bytes; `None` for the default.
-    pub ring: Option<u64>,
+    pub ring_bytes: Option<u64>,
     /// Maximum delay of the notification about a frame, in nanoseconds; `None` for the default. A
     /// value below 1 ms counts as 1 ms, and a value above the default counts as the default.
     pub delay_ns: Option<u64>,
@@ -68,7 +68,7 @@ pub struct CaptureSettings {
     pub received_only: bool,
     /// A pcap-filter(7) expression for the frames that the capture takes, so that the host does not
     /// receive them. `None` if the capture only observes frames.
-    pub take: Option<String>,
+    pub take_filter: Option<String>,
 }
 
 /// A live capture of one or several interfaces.
@@ -79,15 +79,15 @@ pub struct Capture {
     /// Time of the last [`Self::load`], in nanoseconds of the monotonic clock.
     loaded_at: u64,
     /// Minimum time between two notifications about arriving frames, in nanoseconds.
-    wait_ns: u64,
+    notification_interval_ns: u64,
     read: u64,
     skipped: u64,
     /// Number of frames lost in the directions that [`Self::forget_ended_directions`] has removed
     /// from this capture, because they have ended.
-    lost_before: u64,
+    lost_in_ended_directions: u64,
     /// Number of times that an interface was added or removed. A filter that was prepared before
     /// such a change cannot be activated any more ([`Self::fits`]).
-    changes: u64,
+    interface_changes: u64,
     settings: CaptureSettings,
     options: Options,
 }
@@ -137,11 +137,11 @@ impl Capture {
             directions,
             clock,
             loaded_at,
-            wait_ns,
+            notification_interval_ns: wait_ns,
             read,
             skipped,
-            lost_before,
-            changes,
+            lost_in_ended_directions: lost_before,
+            interface_changes: changes,
             settings,
             options,
         };
@@ -256,7 +256,7 @@ impl Capture {
     pub fn unnotified_time_left(&self) -> Duration {
         let notified =
             self.directions.iter().map(|direction| direction.reader.last_notification_time()).max();
-        let due = notified.unwrap_or(0).saturating_add(self.wait_ns);
+        let due = notified.unwrap_or(0).saturating_add(self.notification_interval_ns);
         Duration::from_nanos(due.saturating_sub(sys::clock::monotonic_ns()))
     }
 
@@ -278,7 +278,7 @@ impl Capture {
     #[must_use]
     pub fn counts(&self) -> CaptureCounts {
         let Self { read, skipped, .. } = *self;
-        let lost = self.lost_before;
+        let lost = self.lost_in_ended_directions;
         let mut counts = CaptureCounts { read, skipped, lost, unread: 0 };
         for exit in self.directions.iter().flat_map(|direction| direction.reader.exit_losses()) {
             counts.lost += exit.lost;

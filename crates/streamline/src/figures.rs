@@ -55,7 +55,7 @@ impl PathFigures {
             latency: outcome.latency.clone(),
             ..ledger_counters(&outcome.ledger, &nodes)
         };
-        let uid = sys::process::identity().0;
+        let uid = sys::process::effective_ids().0;
         let is_timed = outcome.ledger.filters.iter().any(|filter| filter.busy_ns > 0);
         Self { name: name.to_owned(), uid, state, is_timed, nodes, links, counters }
     }

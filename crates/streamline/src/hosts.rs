@@ -28,7 +28,7 @@ pub(crate) struct KernelHosts {
 
 impl KernelHosts {
     /// Returns the hosts for a run that uses only this process, and no daemon.
-    pub(crate) fn alone() -> Self {
+    pub(crate) fn local_only() -> Self {
         Self { privileged: true, ..Self::default() }
     }
 
@@ -40,7 +40,7 @@ impl KernelHosts {
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
         let mut machine = machine::inspect();
         if alone || !replaceable_sources(graph).any(|live| live) {
-            return (Self::alone(), machine);
+            return (Self::local_only(), machine);
         }
         let daemon = DaemonHost::find().unwrap_or_else(|error| {
             if !matches!(error, ClientError::NoDaemon(_)) {
@@ -49,7 +49,7 @@ impl KernelHosts {
             }
             None
         });
-        let Some(daemon) = daemon else { return (Self::alone(), machine) };
+        let Some(daemon) = daemon else { return (Self::local_only(), machine) };
         let privileged = machine.kernel.is_open();
         machine.kernel = daemon.kernel();
         if !privileged && doctor::probe_packet_ring().is_err() {
@@ -96,8 +96,8 @@ impl Host for KernelHosts {
 /// Returns, for each source that has a kernel implementation, true if a kernel program that only
 /// observes frames can replace the source.
 fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
-    graph.ids().filter_map(|(_, node)| {
-        Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.redirects))
+    graph.nodes_with_ids().filter_map(|(_, node)| {
+        Some(node.filter()?.attachment()?.is_ok_and(|attach| !attach.redirects))
     })
 }
 
@@ -110,7 +110,7 @@ const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel 
 fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };
-        let Some(attach) = used.attach() else { continue };
+        let Some(attach) = used.attachment() else { continue };
         if used.pin.is_none() && attach.is_ok_and(|attach| !attach.redirects) {
             used.pin = Some("kernel".to_owned());
             used.pin_reason = Some(NO_SOCKET_REASON);

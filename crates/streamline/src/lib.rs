@@ -31,6 +31,7 @@
 //! call [`serve_if_asked`] at the start of `main`.
 #![forbid(unsafe_code)]
 
+mod additions;
 pub mod analysis;
 mod build;
 pub mod capture;
@@ -43,7 +44,6 @@ pub mod neighbors;
 mod notice;
 mod observer;
 mod options;
-mod own;
 pub mod paths;
 mod prefix;
 mod prepared;
@@ -57,6 +57,7 @@ mod serve;
 mod snapshot;
 mod workers;
 
+pub use additions::RegistryAdditions;
 pub use crash::replace_sources;
 pub use engine::change::{ChangeError, SwitchReport};
 pub use engine::ids;
@@ -65,7 +66,6 @@ pub use member::ids::use_daemon_ids;
 pub use notice::{CrashCapture, Notice, Notices};
 pub use observer::Observer;
 pub use options::Options;
-pub use own::RegistryAdditions;
 pub use prepared::{Prepared, read_graph};
 pub use ready::{FinishedRun, ReadyRequest, RunResults};
 pub use report::Report;

@@ -3,7 +3,9 @@
 //!
 //! The types define the `--json` format of both commands.
 
-use engine::doctor::neighbors::{Holder, Neighbor, NeighborKind, Neighbors, Side, XdpMode};
+use engine::doctor::neighbors::{
+    Holder, Neighbor, NeighborKind, Neighbors, TrafficDirection, XdpMode,
+};
 use pipeline::explain::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -188,9 +190,9 @@ fn kind_title(kind: &str) -> &str {
 
 /// Returns the values of `kind`, `side`, `how` and `so` ([`NeighborFinding`]) for a neighbor.
 fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
-    let side = |side: &Side| match side {
-        Side::Ingress => Some("received"),
-        Side::Egress => Some("sent"),
+    let side = |side: &TrafficDirection| match side {
+        TrafficDirection::Ingress => Some("received"),
+        TrafficDirection::Egress => Some("sent"),
     };
     match kind {
         NeighborKind::Xdp(mode) => {

@@ -1,11 +1,11 @@
 //! The options of a run, which are not part of the request.
 
+use crate::additions::RegistryAdditions;
 use crate::notice::Notices;
-use crate::own::RegistryAdditions;
 use engine::kernel::InjectedRefusal;
 use std::path::PathBuf;
 use std::time::Duration;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
@@ -59,13 +59,13 @@ pub struct Options {
     pub steps: RollbackLog,
     /// Refusal by the kernel that a test simulates: of loading a program, of attaching a program,
     /// or of a filter.
-    pub refuses: InjectedRefusal,
+    pub injected_refusal: InjectedRefusal,
 }
 
 impl Options {
     /// Returns the default options for a run that does not contact the daemon.
     #[must_use]
-    pub fn alone() -> Self {
+    pub fn without_daemon() -> Self {
         Self { embedded: true, ..Self::default() }
     }
 }

@@ -30,8 +30,8 @@ pub mod rates;
 use crate::neighbors::NeighborFindings;
 use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
-use filter::{Attach, FilterKind, Side};
-use member::client::NODES;
+use filter::{AttachTarget, FilterKind, TrafficDirection};
+use member::client::NODES_METHOD;
 use member::protocol::Nodes;
 use member::varlink::Call;
 use pipeline::Registry as _;
@@ -98,7 +98,7 @@ pub fn query_paths(
     let open: Vec<&RegisteredPath> = listed.iter().filter(|path| path.yours).collect();
     let call = |path: &&RegisteredPath| {
         let known = known(path).and_then(|view| view.version);
-        let call = Call::new(NODES, &Nodes { first: None, known });
+        let call = Call::new(NODES_METHOD, &Nodes { first: None, known });
         (path.uid, (path.number.to_string(), vec![call]))
     };
     let calls: Vec<_> = open.iter().map(call).collect();
@@ -106,7 +106,7 @@ pub fn query_paths(
     let mut replies = client.call_all_reusing_idle(&calls, take, limit, |to, replies| {
         let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         let nodes = all_nodes(&to, first)?;
-        idle.keep(to);
+        idle.store(to);
         Ok(nodes)
     });
     let mut replies = replies.drain(..);
@@ -139,7 +139,7 @@ pub fn query_paths(
 /// the connection's timeout.
 pub fn requery_path(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
     let wanted = Nodes { first: None, known: known.version };
-    let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES, &wanted)?)?;
+    let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES_METHOD, &wanted)?)?;
     if version.is_some() && version == known.version {
         return Ok(PathView { silent: false, ..known.clone() });
     }
@@ -154,14 +154,14 @@ fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, Client
     let mut attempts = 1;
     while let Some(next) = page.next.filter(|next| *next == nodes.len() && *next < NODES_MAX) {
         let version = page.version;
-        page = to.call(NODES, &Nodes { first: Some(next), known: None })?;
+        page = to.call(NODES_METHOD, &Nodes { first: Some(next), known: None })?;
         if page.version == version {
             nodes.append(&mut page.nodes);
         } else if attempts == ATTEMPTS_MAX {
             return Err(ClientError::Timeout);
         } else {
             attempts += 1;
-            page = to.call(NODES, &Nodes::default())?;
+            page = to.call(NODES_METHOD, &Nodes::default())?;
             nodes = std::mem::take(&mut page.nodes);
         }
     }
@@ -171,7 +171,7 @@ fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, Client
 /// Returns the request that a path runs, and the details of its nodes. Blocks for at most
 /// [`member::client::CALL_TIMEOUT`] per call.
 pub fn node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), ClientError> {
-    let NodesReply { line, nodes, .. } = all_nodes(to, to.call(NODES, &Nodes::default())?)?;
+    let NodesReply { line, nodes, .. } = all_nodes(to, to.call(NODES_METHOD, &Nodes::default())?)?;
     Ok((line, nodes))
 }
 
@@ -206,7 +206,7 @@ pub fn filter_manual(name: &str) -> Option<String> {
 /// process cannot read the request, for example because it contains filters of another program.
 pub fn can_have_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
     let (graph, at) = find_request_node(line, node)?;
-    Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
+    Ok(pipeline::resolve_output_label(&graph, at, label, &MachineRegistry::Local).is_ok())
 }
 
 /// Returns the kernel instructions of a filter of this request. Fails with the reason if this
@@ -242,20 +242,22 @@ pub fn kernel_hooks(line: &str, node: &NodeDetails) -> Result<Vec<String>, Strin
         );
         next += 1;
     }
-    let attached = upstream.iter().filter_map(|at| graph.node(*at).filter()?.attach()?.ok());
+    let attached = upstream.iter().filter_map(|at| graph.node(*at).filter()?.attachment()?.ok());
     let mut hooks: Vec<String> = attached.map(|attach| hook_name(&attach)).collect();
     hooks.sort();
     hooks.dedup();
     Ok(hooks)
 }
 
-fn hook_name(attach: &Attach) -> String {
+fn hook_name(attach: &AttachTarget) -> String {
     let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
     match (attach.own_sockets, attach.redirects, attach.side) {
         (true, ..) => "cgroup of the user's sockets".to_owned(),
         (false, true, _) => format!("xdp {}{netns}", attach.interface),
-        (false, false, Side::Received) => format!("tc ingress {}{netns}", attach.interface),
-        (false, false, Side::Sent) => format!("tc egress {}{netns}", attach.interface),
+        (false, false, TrafficDirection::Received) => {
+            format!("tc ingress {}{netns}", attach.interface)
+        }
+        (false, false, TrafficDirection::Sent) => format!("tc egress {}{netns}", attach.interface),
     }
 }
 

@@ -26,7 +26,7 @@ static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Maximum number of bytes read from the error output of a process that was started to run a prefix
 /// and failed to start.
-const MESSAGE_MAX: u64 = 4 << 10;
+const ERROR_OUTPUT_BYTES_MAX: u64 = 4 << 10;
 
 /// Replaces the prefix of a request with a source that reads the output of a process that runs this
 /// prefix, if the request asks for sharing. If the prefix cannot be shared, returns the request
@@ -121,7 +121,7 @@ pub(crate) fn has_offered_prefix(graph: &Graph) -> bool {
     graph.nodes.iter().filter_map(pipeline::graph::Node::filter).any(is_shared_prefix_filter)
 }
 
-fn is_shared_prefix_filter(used: &pipeline::graph::Use) -> bool {
+fn is_shared_prefix_filter(used: &pipeline::graph::FilterUse) -> bool {
     used.description.name == shared::share::SHARE.name
 }
 
@@ -192,7 +192,7 @@ fn count_upstream_losses(path: &Live) -> u64 {
     let mut ledger = path.totals_ledger(COUNTERS_TIMEOUT);
     let is_offer = |name: &str| name.split('#').next() == Some(shared::share::SHARE.name);
     ledger.filters.retain(|filter| !is_offer(&filter.name));
-    ledger.lost()
+    ledger.lost_blocks()
 }
 
 /// Starts the process of a prefix, and waits until the prefix is running or the process has exited.
@@ -225,7 +225,7 @@ fn wait_for_error_output(child: &mut Child) -> String {
     let mut stderr = Vec::new();
     if let Some(errors) = child.stderr.take() {
         // If the output cannot be read, only the exit status is known.
-        let _ = errors.take(MESSAGE_MAX).read_to_end(&mut stderr);
+        let _ = errors.take(ERROR_OUTPUT_BYTES_MAX).read_to_end(&mut stderr);
     }
     let ended = child.wait().map_or_else(|_| String::new(), |status| status.to_string());
     let stderr = String::from_utf8_lossy(&stderr).trim().to_owned();

@@ -6,7 +6,9 @@
 //! that does not own the network namespace, or because of a security module.
 
 use crate::report::quote_word;
-use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, SeccompMode};
+use engine::doctor::{
+    self, Capabilities, Privilege, ProgramFile, Refusal, RefusalKind, SeccompMode,
+};
 use pipeline::explain::table::wrap_text;
 use std::fmt::Write as _;
 
@@ -85,12 +87,12 @@ impl Operation {
 
     const fn is_permitted_by(self, set: Capabilities) -> bool {
         match self {
-            Self::Packets => set.has(Capabilities::NET_RAW),
+            Self::Packets => set.contains(Capabilities::NET_RAW),
             Self::Programs => {
-                let both = set.has(Capabilities::BPF) && set.has(Capabilities::NET_ADMIN);
-                both || set.has(Capabilities::SYS_ADMIN)
+                let both = set.contains(Capabilities::BPF) && set.contains(Capabilities::NET_ADMIN);
+                both || set.contains(Capabilities::SYS_ADMIN)
             }
-            Self::Namespaces => set.has(Capabilities::SYS_ADMIN),
+            Self::Namespaces => set.contains(Capabilities::SYS_ADMIN),
         }
     }
 }
@@ -105,7 +107,7 @@ pub fn denial_cause(
     let filtered = who.seccomp == Some(SeccompMode::Filter);
     let foreign = who.inner_user_namespace == Some(true);
     Some(match refusal.kind {
-        RefusalKind::Otherwise => DenialCause::Other(format!("{}: {}", refusal.call, refusal.why)),
+        RefusalKind::Other => DenialCause::Other(format!("{}: {}", refusal.call, refusal.why)),
         // A seccomp filter may return any error number, including that of a missing feature.
         RefusalKind::Absent if filtered => DenialCause::Filter,
         RefusalKind::Absent => DenialCause::Kernel(refusal.why.clone()),
@@ -175,7 +177,7 @@ impl Denial {
     /// Formats the remedies that would allow this request to run.
     pub fn remedies(&self, line: &str) -> String {
         let remedies =
-            self.cause.remedies(self.operation, &Privilege::detect(), &Binary::locate(), line);
+            self.cause.remedies(self.operation, &Privilege::detect(), &ProgramFile::locate(), line);
         let mut text = format_remedies(&remedies, 2);
         text.push_str("  streamline doctor\n      reports what else works here\n");
         text
@@ -232,7 +234,7 @@ impl DenialCause {
         &self,
         operation: Operation,
         who: &Privilege,
-        program: &Binary,
+        program: &ProgramFile,
         line: &str,
     ) -> Vec<Remedy> {
         let path = program.path.as_ref().map(|path| path.display().to_string());
@@ -307,7 +309,7 @@ const SECCOMP_ADVICE: &str = "the configuration of this container or service mus
 const KERNEL_ADVICE: &str = "use a kernel that is built with it";
 
 /// Width of formatted remedies in columns.
-pub const COLUMNS: usize = 80;
+pub const REMEDY_COLUMNS: usize = 80;
 
 /// Formats commands, each above its explanation. An arrow marks an explanation without a command.
 pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
@@ -321,7 +323,7 @@ pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
                 (indent + 4, "")
             }
         };
-        for line in wrap_text(explanation, COLUMNS - indent - 2) {
+        for line in wrap_text(explanation, REMEDY_COLUMNS - indent - 2) {
             let _ = writeln!(out, "{:indent$}{arrow}{line}", "");
             arrow = if arrow.is_empty() { "" } else { "  " };
         }
@@ -362,8 +364,8 @@ mod tests {
         Err(Refusal { kind, call: "socket", why: "operation not permitted".to_owned() })
     }
 
-    fn binary() -> Binary {
-        Binary { path: Some(PathBuf::from("/usr/bin/streamline")), nosuid: false }
+    fn binary() -> ProgramFile {
+        ProgramFile { path: Some(PathBuf::from("/usr/bin/streamline")), nosuid: false }
     }
 
     #[test]
@@ -418,7 +420,7 @@ mod tests {
     #[test]
     fn remedies_fit_the_user_and_the_program_file() {
         let unprivileged = user_with_capabilities(Capabilities(0));
-        let lines = |who: &Privilege, program: &Binary| -> Vec<String> {
+        let lines = |who: &Privilege, program: &ProgramFile| -> Vec<String> {
             let remedies =
                 DenialCause::Capability.remedies(Operation::Packets, who, program, "rx | print");
             remedies
@@ -434,13 +436,13 @@ mod tests {
             "unshare -Urn",
         ];
         assert_eq!(lines(&unprivileged, &binary()), all);
-        let nosuid = Binary { nosuid: true, ..binary() };
+        let nosuid = ProgramFile { nosuid: true, ..binary() };
         assert!(!lines(&unprivileged, &nosuid).iter().any(|line| line.contains("setcap")));
         let no_new_privileges = Privilege { no_new_privileges: Some(true), ..unprivileged };
         assert_eq!(lines(&no_new_privileges, &binary()), ["unshare -Urn"]);
         let inner = Privilege { inner_user_namespace: Some(true), ..unprivileged };
         assert_eq!(lines(&inner, &binary()), ["unshare -Urn"]);
-        let odd = Binary { path: Some(PathBuf::from("/a b/it's")), nosuid: false };
+        let odd = ProgramFile { path: Some(PathBuf::from("/a b/it's")), nosuid: false };
         assert_eq!(lines(&unprivileged, &odd)[1], "sudo setcap cap_net_raw+ep '/a b/it'\\''s'");
     }
 

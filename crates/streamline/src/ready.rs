@@ -114,14 +114,14 @@ impl ReadyRequest {
             prefix::has_offered_prefix(&self.plan.graph).then(|| LossPublisher::start(lives));
         let _losses = losses.transpose()?;
         let both;
-        let mut stop = until.readable;
+        let mut stop = until.stop_descriptor;
         if self.serves_prefix {
             let all: Vec<BorrowedFd<'_>> =
                 stop.into_iter().chain([shared::vacancy_descriptor()?]).collect();
             both = PollSet::new(&all)?;
             stop = Some(both.as_fd());
         }
-        let until = StopConditions { readable: self.member.stop_descriptor(stop)?, ..until };
+        let until = StopConditions { stop_descriptor: self.member.stop_descriptor(stop)?, ..until };
         let (plan, outcome, workers) = match self.executor {
             Executor::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);

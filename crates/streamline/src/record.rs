@@ -34,7 +34,7 @@ pub(crate) fn create_recording(
         return Err(OpenError::Unfit(why.to_owned()));
     }
     let adapts = plan.runtime_changes();
-    if adapts.copies || adapts.moves == MovePeriod::Always {
+    if adapts.replicas || adapts.moves == MovePeriod::Always {
         options.notices.raise_note(
             "`--adapt` has no effect on a recorded path: replicas and moves into the kernel cannot \
              be recorded",
@@ -59,10 +59,10 @@ pub struct BuiltReplay {
     /// The built request, which repeats the recorded run when it is run.
     pub ready: ReadyRequest,
     /// Directory for the output files of the replay, or `None` if it writes none.
-    pub into: Option<PathBuf>,
+    pub output_directory: Option<PathBuf>,
     /// State of the record at its end: complete, cut off at the size limit, or truncated. Only the
     /// replay of a complete record can be compared with the recorded run.
-    pub whole: Completeness,
+    pub completeness: Completeness,
 }
 
 impl ReplayableRecord {
@@ -80,7 +80,7 @@ impl ReplayableRecord {
                  differently; `replay {target} | …` runs a request over its frames"
             )));
         }
-        let (hosts, workers) = (KernelHosts::alone(), Vec::new());
+        let (hosts, workers) = (KernelHosts::local_only(), Vec::new());
         Ok(Self { prepared: Prepared { text, plan, machine, hosts, workers }, record })
     }
 
@@ -101,7 +101,7 @@ impl ReplayableRecord {
     /// the recorded run.
     #[must_use]
     pub const fn is_damaged(&self) -> bool {
-        self.record.whole.is_damaged()
+        self.record.completeness.is_damaged()
     }
 
     /// Returns the planned request of the record, and the mode in which [`Prepared::build_with`]
@@ -110,7 +110,7 @@ impl ReplayableRecord {
     #[must_use]
     pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;
-        (self.prepared, RecordMode::Play(Replay::new(self.record)), count)
+        (self.prepared, RecordMode::Replay(Replay::new(self.record)), count)
     }
 
     /// Builds the replay. Its output files are written to the directory `into`, or otherwise to a
@@ -123,15 +123,20 @@ impl ReplayableRecord {
     ) -> Result<BuiltReplay, OpenError> {
         let graphs = recorded_graphs(&self.record, &self.prepared.plan);
         raise_gap_notices(&self.record, &graphs, &options.notices);
-        let whole = self.record.whole.clone();
+        let whole = self.record.completeness.clone();
         let into = match into {
             Some(into) => Some(into),
             None => output_directory(path, &graphs)?,
         };
         let (prepared, record_mode, count) = self.into_parts();
         let options = Options { count, ..options.clone() };
-        let extras = PathOptions { record_mode, into: into.clone(), ..PathOptions::default() };
-        Ok(BuiltReplay { ready: prepared.build_with(&options, extras)?, into, whole })
+        let extras =
+            PathOptions { record_mode, output_directory: into.clone(), ..PathOptions::default() };
+        Ok(BuiltReplay {
+            ready: prepared.build_with(&options, extras)?,
+            output_directory: into,
+            completeness: whole,
+        })
     }
 }
 
@@ -147,7 +152,7 @@ pub fn compare_with_record(
     results: &RunResults,
 ) -> Option<LedgerDifferences> {
     match whole {
-        Completeness::Whole { digest: before } if !results.outcome.stopped => {
+        Completeness::Complete { digest: before } if !results.outcome.stopped => {
             Some(changed_lines(before, &digest(&results.outcome)))
         }
         _ => None,
@@ -172,8 +177,8 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
 /// does.
 fn describe_record_gap(record: &Record) -> Option<String> {
     let target = record.target();
-    match &record.whole {
-        Completeness::Whole { .. } => None,
+    match &record.completeness {
+        Completeness::Complete { .. } => None,
         Completeness::Full { beyond } => Some(format!(
             "{target} was full before the run ended: {} blocks with {} bytes that arrived later \
              are not in it",
@@ -199,13 +204,14 @@ fn raise_gap_notices(record: &Record, graphs: &[Graph], notices: &Notices) {
             change.edit
         ));
     }
-    let used = || graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
+    let used =
+        || graphs.iter().flat_map(Graph::nodes_with_ids).filter_map(|(_, node)| node.filter());
     if used().any(|used| used.endpoint.is_program) {
         notices.raise_note("programs do not run again: their output is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);
     if graphs.iter().any(|graph| {
-        graph.ids().any(|(id, node)| {
+        graph.nodes_with_ids().any(|(id, node)| {
             ["tx", "redirect"].contains(&node.name()) && graph.outputs(id).next().is_none()
         })
     }) {
@@ -224,7 +230,8 @@ fn raise_gap_notices(record: &Record, graphs: &[Graph], notices: &Notices) {
 /// Returns an unused path for the output directory, or `None` if no sink writes files. Fails if all
 /// 999 candidates exist.
 fn output_directory(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
-    let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
+    let mut used =
+        graphs.iter().flat_map(Graph::nodes_with_ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {
         let sink = used.is_sink();
         let paths = used.description.parameters.iter().filter(|known| explain::is_path(known));

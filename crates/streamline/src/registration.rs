@@ -10,7 +10,7 @@ use member::worker::{PathInfo, Reporter, Worker, WorkerGroup};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use sys::poll::PollSet;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 /// The registration of a run with the daemon. It is empty if the run is not registered.
 #[derive(Debug, Default)]

@@ -46,8 +46,12 @@ impl ReadyRequest {
             };
             let alarm = Some(Alarm(&late));
             let readable = Some(stops.as_fd());
-            let run =
-                self.run(StopConditions { readable, elapsed, alarm, ..StopConditions::default() });
+            let run = self.run(StopConditions {
+                stop_descriptor: readable,
+                time_limit_ns: elapsed,
+                alarm,
+                ..StopConditions::default()
+            });
             ends.notify();
             run
         };

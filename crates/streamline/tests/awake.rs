@@ -50,7 +50,7 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
         let sent = sender.join().unwrap();
         wait_until("all have arrived", || {
             received.extend(receive_frame_numbers(&server));
-            received.extend(from_ring(&mut capture));
+            received.extend(receive_ring_frame_numbers(&mut capture));
             received.len() as u32 >= sent
         });
         assert_eq!(capture.counts().lost, 0);
@@ -68,7 +68,7 @@ fn open() -> (Capture, UdpSocket) {
     server.set_nonblocking(true).unwrap();
     let settings = CaptureSettings {
         interface: SERVER_DEVICE.to_owned(),
-        take: Some("udp dst port 9".to_owned()),
+        take_filter: Some("udp dst port 9".to_owned()),
         host_wakes: true,
         ..CaptureSettings::default()
     };
@@ -83,19 +83,19 @@ fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
     for round in 0..ROUNDS {
         capture.wake_up();
         for _ in 0..round % 20 {
-            let found = from_ring(capture);
+            let found = receive_ring_frame_numbers(capture);
             by_ring += found.len();
             received.extend(found);
         }
         capture.fall_asleep();
-        let found = from_ring(capture);
+        let found = receive_ring_frame_numbers(capture);
         by_ring += found.len();
         received.extend(found);
         for _ in 0..round % 7 {
             let found = receive_frame_numbers(server);
             by_socket += found.len();
             received.extend(found);
-            let late = from_ring(capture);
+            let late = receive_ring_frame_numbers(capture);
             assert!(late.is_empty(), "{} frames enter the ring of a sleeping reader", late.len());
         }
     }
@@ -104,7 +104,7 @@ fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
     received
 }
 
-fn from_ring(capture: &mut Capture) -> Vec<u32> {
+fn receive_ring_frame_numbers(capture: &mut Capture) -> Vec<u32> {
     let mut room = vec![0; FRAME_MAX];
     let mut numbers = Vec::new();
     capture.load();

@@ -10,25 +10,25 @@ use crate::error::{Error, ErrorContext as _, Result};
 use crate::local_socket::{Framing, accept_with_flags, open_socket, set_timeouts};
 use crate::packet::option;
 use rustix::net::sockopt;
-use rustix::net::{SocketAddrUnix, SocketFlags, bind, connect, listen};
+use rustix::net::{SocketAddrUnix, SocketFlags, bind, connect};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Maximum length of an abstract name in bytes.
-pub const LENGTH_MAX: usize = 107;
+pub const NAME_LENGTH_MAX: usize = 107;
 
 /// Creates a nonblocking listening socket with an abstract name and a queue of at most `backlog`
 /// connections. `accepted` selects the message content that its connections accept.
 ///
 /// Fails with EADDRINUSE if another socket has the name.
-pub fn claim(name: &[u8], backlog: i32, accepted: AcceptedContent) -> Result<OwnedFd> {
+pub fn listen(name: &[u8], backlog: i32, accepted: AcceptedContent) -> Result<OwnedFd> {
     let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     if accepted == AcceptedContent::Bytes {
         refuse_descriptors(&socket)?;
     }
     bind(&socket, &abstract_address(name)?).context("bind", format_abstract_name(name))?;
-    listen(&socket, backlog).context("listen", format_abstract_name(name))?;
+    rustix::net::listen(&socket, backlog).context("listen", format_abstract_name(name))?;
     Ok(socket)
 }
 
@@ -107,7 +107,7 @@ fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     let done: c_int =
         unsafe { libc::getsockopt(fd, level, libc::SO_PEERGROUPS, to, &raw mut bytes) };
     if done != 0 {
-        return Err(Error::last("getsockopt", "SO_PEERGROUPS"));
+        return Err(Error::last_os_error("getsockopt", "SO_PEERGROUPS"));
     }
     groups.truncate(bytes as usize / size_of::<u32>());
     Ok(groups)
@@ -137,22 +137,22 @@ mod tests {
     use super::*;
     use crate::descriptor;
 
-    const LIMIT: Duration = testkit::wait::LIMIT;
+    const LIMIT: Duration = testkit::wait::WAIT_TIMEOUT;
 
     #[test]
     fn name_has_one_owner_and_both_ends_learn_credentials() {
         let name = format!("streamline-test/{}", std::process::id());
         let gone = connect_to(name.as_bytes(), LIMIT).unwrap_err();
         assert_eq!(gone.errno, libc::ECONNREFUSED, "{gone}");
-        let listener = claim(name.as_bytes(), 4, AcceptedContent::Bytes).unwrap();
+        let listener = listen(name.as_bytes(), 4, AcceptedContent::Bytes).unwrap();
         assert_eq!(
-            claim(name.as_bytes(), 4, AcceptedContent::Bytes).unwrap_err().errno,
+            listen(name.as_bytes(), 4, AcceptedContent::Bytes).unwrap_err().errno,
             libc::EADDRINUSE
         );
         assert!(accept(&listener).unwrap().is_none());
         let client = connect_to(name.as_bytes(), LIMIT).unwrap();
         let accepted = accept(&listener).unwrap().unwrap();
-        let (uid, gid) = crate::process::identity();
+        let (uid, gid) = crate::process::effective_ids();
         for end in [&accepted, &client] {
             let peer = peer_credentials(end).unwrap();
             let process = i32::try_from(std::process::id()).unwrap();
@@ -165,8 +165,8 @@ mod tests {
         drop((listener, accepted));
         assert_eq!(descriptor::receive(&client, &mut [0; 9]).unwrap().0, 0);
         testkit::wait_until("the name is free", || {
-            claim(name.as_bytes(), 4, AcceptedContent::Bytes).is_ok()
+            listen(name.as_bytes(), 4, AcceptedContent::Bytes).is_ok()
         });
-        assert!(claim(&[b'x'; LENGTH_MAX + 1], 4, AcceptedContent::Bytes).is_err());
+        assert!(listen(&[b'x'; NAME_LENGTH_MAX + 1], 4, AcceptedContent::Bytes).is_err());
     }
 }

@@ -94,7 +94,7 @@ fn send_signal(child: i32, signal: libc::c_int) {
 pub fn add(child: &Child) {
     let pid = Pid::from_child(child).as_raw_nonzero().get();
     if let Some(slot) = CHILDREN.reserve() {
-        CHILDREN.enter(slot, Some(pid));
+        CHILDREN.set_process(slot, Some(pid));
     }
     // SYNC POINT: forwarding; pairs with the store in `on_signal`.
     let signal = LAST_RECEIVED_SIGNAL.load(Ordering::SeqCst);
@@ -130,7 +130,7 @@ pub fn duplicate_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     // SAFETY: fcntl(2) with F_DUPFD accepts any number and returns a new descriptor.
     let made = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest) };
     if made < 0 {
-        return Err(Error::last("fcntl", "F_DUPFD"));
+        return Err(Error::last_os_error("fcntl", "F_DUPFD"));
     }
     // SAFETY: F_DUPFD has just created the descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })

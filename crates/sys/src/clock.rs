@@ -16,13 +16,13 @@ pub fn realtime_ns() -> u64 {
 
 /// Returns the CPU time that all threads of this process have used, user and system, in ns.
 #[must_use]
-pub fn process() -> u64 {
+pub fn process_cpu_ns() -> u64 {
     read_clock(ClockId::ProcessCPUTime)
 }
 
 /// Returns the CPU time that this thread has used, user and system, in ns.
 #[must_use]
-pub fn thread() -> u64 {
+pub fn thread_cpu_ns() -> u64 {
     read_clock(ClockId::ThreadCPUTime)
 }
 

@@ -51,9 +51,9 @@ static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LandlockSupport {
     /// The kernel enforces all Landlock rules.
-    Whole,
+    Full,
     /// The kernel enforces only the rules that it supports.
-    Partly,
+    Partial,
     /// The kernel enforces no rules: Landlock is missing or disabled.
     Missing,
 }
@@ -74,7 +74,7 @@ pub fn close_all_but_standard_streams() -> Result<()> {
     // them, as the caller promises.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
         0 => Ok(()),
-        _ => Err(Error::last("close_range", "all descriptors from 3 on")),
+        _ => Err(Error::last_os_error("close_range", "all descriptors from 3 on")),
     }
 }
 
@@ -140,8 +140,8 @@ pub fn landlock_support() -> LandlockSupport {
     let known = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, size, version) };
     match known {
         ..=0 => LandlockSupport::Missing,
-        1..6 => LandlockSupport::Partly,
-        _ => LandlockSupport::Whole,
+        1..6 => LandlockSupport::Partial,
+        _ => LandlockSupport::Full,
     }
 }
 
@@ -202,8 +202,8 @@ fn enforce_landlock() -> Result<LandlockSupport> {
     let status =
         rules().map_err(|error: landlock::RulesetError| error_from_library("landlock", &error))?;
     Ok(match status.ruleset {
-        RulesetStatus::FullyEnforced => LandlockSupport::Whole,
-        RulesetStatus::PartiallyEnforced => LandlockSupport::Partly,
+        RulesetStatus::FullyEnforced => LandlockSupport::Full,
+        RulesetStatus::PartiallyEnforced => LandlockSupport::Partial,
         RulesetStatus::NotEnforced => LandlockSupport::Missing,
     })
 }
@@ -234,7 +234,7 @@ fn install_sigsys_handler() -> Result<()> {
     // (below).
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
-        _ => Err(Error::last("sigaction", "SIGSYS")),
+        _ => Err(Error::last_os_error("sigaction", "SIGSYS")),
     }
 }
 
@@ -246,7 +246,7 @@ fn restore_fault_actions() -> Result<()> {
         let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: `action` is fully initialized and outlives the call.
         if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
-            return Err(Error::last("sigaction", format!("signal {signal}")));
+            return Err(Error::last_os_error("sigaction", format!("signal {signal}")));
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 //! Receiving 0 bytes means that the peer has closed its end (RELIABILITY T10). Received descriptors
 //! are not trusted: the receiver checks seals and size before mapping a file.
 
-use crate::closer::Foreign;
+use crate::descriptor_closer::ForeignDescriptor;
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -141,7 +141,7 @@ fn receive_with(
         || descriptors.len() > DESCRIPTORS_MAX
     {
         let uid = peer_uid_and_gid(&socket).map_or(u32::MAX, |(uid, _)| uid);
-        drop(Foreign::all(descriptors, uid));
+        drop(ForeignDescriptor::wrap_all(descriptors, uid));
         return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
     }
     Ok((received.bytes, descriptors))
@@ -179,7 +179,7 @@ mod tests {
             received.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
         assert_eq!(lengths, [4096, 8192]);
         assert_eq!(receive(&peer, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
-        assert_eq!(peer_uid_and_gid(&peer).unwrap(), crate::process::identity());
+        assert_eq!(peer_uid_and_gid(&peer).unwrap(), crate::process::effective_ids());
         assert!(peer_uid_and_gid(&files[0]).is_err(), "no socket");
         drop(local);
         assert_eq!(receive(&peer, &mut message).unwrap().0, 0, "closed");

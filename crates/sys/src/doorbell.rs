@@ -37,7 +37,7 @@ pub enum DrainResult {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendResult {
     /// The notification has been queued at the other end.
-    Yes,
+    Queued,
     /// The notification was discarded: the queue of the other end is full, memory is short, or
     /// there are too many descriptors.
     Full,
@@ -47,9 +47,9 @@ pub enum SendResult {
 
 /// The state of the other end of a doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Peer {
+pub enum PeerState {
     /// A process holds the other end of the doorbell.
-    Here,
+    Present,
     /// The other end of the doorbell is closed, or the received descriptor is not a doorbell.
     Gone,
 }
@@ -62,10 +62,10 @@ impl SocketDoorbell {
 
     /// Notifies the other end, and returns its state. Does nothing if the queue of the other end is
     /// full, because notifications are then already pending.
-    pub fn notify(&self) -> Peer {
+    pub fn notify(&self) -> PeerState {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
-            Err(_) => Peer::Gone,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => PeerState::Present,
+            Err(_) => PeerState::Gone,
         }
     }
 
@@ -78,7 +78,7 @@ impl SocketDoorbell {
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match descriptor::send_with(&self.0, note, descriptors, flags) {
-            Ok(_) => SendResult::Yes,
+            Ok(_) => SendResult::Queued,
             Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
                 SendResult::Full
             }
@@ -120,11 +120,11 @@ impl SocketDoorbell {
 
     /// Discards one pending notification, if there is one, and returns the state of the other end.
     /// If more are pending, this end stays readable.
-    pub fn clear(&self) -> Peer {
+    pub fn clear(&self) -> PeerState {
         match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Peer::Gone,
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
-            Err(_) => Peer::Gone,
+            Ok((0, _)) => PeerState::Gone,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => PeerState::Present,
+            Err(_) => PeerState::Gone,
         }
     }
 }
@@ -157,31 +157,32 @@ mod tests {
     #[test]
     fn doorbell_is_readable_until_cleared() {
         let (local, peer) = SocketDoorbell::pair().unwrap();
-        let ready = |limit| crate::poll::readable(&[peer.as_fd()], limit) == [true];
+        let ready = |limit| crate::poll::wait_until_readable(&[peer.as_fd()], limit) == [true];
         assert!(!ready(Some(Duration::ZERO)));
-        assert_eq!(local.notify(), Peer::Here);
+        assert_eq!(local.notify(), PeerState::Present);
         assert!(ready(None));
-        assert_eq!(peer.clear(), Peer::Here);
+        assert_eq!(peer.clear(), PeerState::Present);
         assert!(!ready(Some(Duration::ZERO)));
         drop(local);
         testkit::wait_until_closed(&peer);
         assert!(ready(None), "a closed end is readable");
-        assert_eq!((peer.clear(), peer.notify()), (Peer::Gone, Peer::Gone));
+        assert_eq!((peer.clear(), peer.notify()), (PeerState::Gone, PeerState::Gone));
     }
 
     #[test]
     fn doorbell_delivers_bytes_and_descriptors() {
         let (local, peer) = SocketDoorbell::pair().unwrap();
         let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
-        assert_eq!(local.notify(), Peer::Here);
-        assert_eq!(local.send(b"\x02note", &[file.as_fd(), file.as_fd()]), SendResult::Yes);
+        assert_eq!(local.notify(), PeerState::Present);
+        assert_eq!(local.send(b"\x02note", &[file.as_fd(), file.as_fd()]), SendResult::Queued);
         let DrainResult::Notification(note, files) = peer.drain() else { panic!("a notification") };
         assert_eq!((note.as_slice(), files.len()), (&[1][..], 0));
         let DrainResult::Notification(note, files) = peer.drain() else { panic!("a note") };
         assert_eq!((note.as_slice(), files.len()), (&b"\x02note"[..], 2));
         assert!(matches!(peer.drain(), DrainResult::Nothing));
-        let full =
-            (0..100_000).map(|_| local.send(&[2], &[file.as_fd()])).find(|t| *t != SendResult::Yes);
+        let full = (0..100_000)
+            .map(|_| local.send(&[2], &[file.as_fd()]))
+            .find(|t| *t != SendResult::Queued);
         assert_eq!(full, Some(SendResult::Full), "never blocks");
         drop(peer);
         testkit::wait_until_closed(&local);
@@ -202,17 +203,17 @@ mod tests {
     fn full_doorbell_queue_never_blocks_the_notifier() {
         let (local, peer) = SocketDoorbell::pair().unwrap();
         for _ in 0..100_000 {
-            assert_eq!(local.notify(), Peer::Here);
+            assert_eq!(local.notify(), PeerState::Present);
         }
-        while crate::poll::readable(&[peer.as_fd()], Some(Duration::ZERO)) == [true] {
-            assert_eq!(peer.clear(), Peer::Here);
+        while crate::poll::wait_until_readable(&[peer.as_fd()], Some(Duration::ZERO)) == [true] {
+            assert_eq!(peer.clear(), PeerState::Present);
         }
     }
 
     #[test]
     fn descriptor_that_is_no_doorbell_counts_as_closed() {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        assert_eq!(SocketDoorbell::from(write).notify(), Peer::Gone);
-        assert_eq!(SocketDoorbell::from(read).clear(), Peer::Gone);
+        assert_eq!(SocketDoorbell::from(write).notify(), PeerState::Gone);
+        assert_eq!(SocketDoorbell::from(read).clear(), PeerState::Gone);
     }
 }

@@ -27,7 +27,7 @@ impl Error {
 
     /// Creates an error for the call `call` on `target`, with the error number in the thread's
     /// `errno`.
-    pub fn last(call: &'static str, target: impl Into<Cow<'static, str>>) -> Self {
+    pub fn last_os_error(call: &'static str, target: impl Into<Cow<'static, str>>) -> Self {
         Self::new(call, target, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 

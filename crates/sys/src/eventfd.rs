@@ -48,10 +48,10 @@ mod tests {
     fn eventfd_notifications_coalesce_and_wake_a_poll() {
         let event = EventFd::new().unwrap();
         let now = Some(std::time::Duration::ZERO);
-        assert_eq!(crate::poll::readable(&[event.as_fd()], now), [false]);
+        assert_eq!(crate::poll::wait_until_readable(&[event.as_fd()], now), [false]);
         event.notify();
         event.notify();
-        assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
+        assert_eq!(crate::poll::wait_until_readable(&[event.as_fd()], None), [true]);
         assert!(event.clear() && !event.clear());
     }
 }

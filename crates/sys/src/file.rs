@@ -64,7 +64,7 @@ pub enum AccessMode {
     /// The descriptor is readable and writable.
     ReadWrite,
     /// The descriptor is not readable, for example because it is write-only.
-    None,
+    NotReadable,
 }
 
 /// Returns the access mode of a descriptor.
@@ -72,10 +72,10 @@ pub fn access_mode(file: impl AsFd) -> Result<AccessMode> {
     use rustix::fs::OFlags;
     let flags = rustix::fs::fcntl_getfl(file).context("fcntl", "F_GETFL")?;
     Ok(match flags & OFlags::ACCMODE {
-        _ if flags.contains(OFlags::PATH) => AccessMode::None,
+        _ if flags.contains(OFlags::PATH) => AccessMode::NotReadable,
         OFlags::RDONLY => AccessMode::Read,
         OFlags::RDWR => AccessMode::ReadWrite,
-        _ => AccessMode::None,
+        _ => AccessMode::NotReadable,
     })
 }
 
@@ -201,7 +201,7 @@ pub const RANGES_MAX: usize = 1024;
 
 /// Sends up to `len` bytes of a file that cannot be mapped, starting at offset `at`
 /// (`sendfile(2)`). Returns the number of bytes sent; 0 at the end of the file.
-pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
+pub fn send_file(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
     let done = retry_on_intr(|| rustix::fs::sendfile(&to, &from, Some(&mut at.clone()), len));
     done.context("sendfile", format!("{len} bytes of a file"))
 }
@@ -235,7 +235,7 @@ fn retry_interrupted(call: &'static str, mut make: impl FnMut() -> isize) -> Res
         if let Ok(count) = usize::try_from(make()) {
             return Ok(count);
         }
-        match Error::last(call, "bytes of a file") {
+        match Error::last_os_error(call, "bytes of a file") {
             error if error.errno == libc::EINTR => {}
             error if error.errno == libc::EFAULT => return Ok(0),
             error => return Err(error),
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(mapping.write_to(4990, 10, &write).unwrap(), 10);
         assert_eq!(mapping.write_ranges(&[(0, 20), (4090, 30)], &write).unwrap(), 50);
         assert_eq!(mapping.splice_to(&[(4000, 96), (1, 4)], &write).unwrap(), 100);
-        assert_eq!(send(&file, 4995, 40, &write).unwrap(), 5);
+        assert_eq!(send_file(&file, 4995, 40, &write).unwrap(), 5);
         read.read_exact(&mut out[..165]).unwrap();
         assert_eq!(out[..165], [b'a'; 165]);
         assert!(mapping.write_to(8190, 3, &write).is_err(), "outside");
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(access_mode(&again).unwrap(), AccessMode::Read);
         let (read, write) = rustix::pipe::pipe().unwrap();
         assert_eq!(status(&read).unwrap().kind, FileKind::Pipe);
-        assert_eq!(access_mode(&write).unwrap(), AccessMode::None);
+        assert_eq!(access_mode(&write).unwrap(), AccessMode::NotReadable);
         assert_eq!(status(File::open("/dev/null").unwrap()).unwrap().kind, FileKind::Other);
         assert!(!is_on_fuse(&file).unwrap() && !has_access_list(&file));
     }

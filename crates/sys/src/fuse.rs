@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// File system name that mount tables show for mounts of this file system.
-const NAME: &str = "pipesfs";
+const FUSE_NAME: &str = "pipesfs";
 /// File mode of the mount's root directory, in octal.
 const ROOT_MODE: &str = "40000";
 const ROOT_UID: u32 = 0;
@@ -32,7 +32,7 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device =
         rustix::fs::open("/dev/fuse", flags, Mode::empty()).context("open", "/dev/fuse")?;
-    let (uid, gid) = crate::process::identity();
+    let (uid, gid) = crate::process::effective_ids();
     let others = if for_all { ",allow_other" } else { "" };
     let checks = if for_all || uid != ROOT_UID { ",default_permissions" } else { "" };
     let options = format!(
@@ -40,9 +40,9 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
         device.as_raw_fd()
     );
     let options = CString::new(options).map_err(|_| invalid_directory_error(directory))?;
-    let kind = format!("fuse.{NAME}");
+    let kind = format!("fuse.{FUSE_NAME}");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    rustix::mount::mount(NAME, directory, kind.as_str(), flags, Some(options.as_c_str()))
+    rustix::mount::mount(FUSE_NAME, directory, kind.as_str(), flags, Some(options.as_c_str()))
         .context("mount", directory.display().to_string())?;
     Ok(device)
 }
@@ -54,7 +54,8 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let target = || format!("{MOUNT_HELPER} {}", directory.display());
     let (own_end, helper_end) = descriptor::pair()?;
     let mut command = Command::new(MOUNT_HELPER);
-    let options = format!("fsname={NAME},subtype={NAME},nosuid,nodev,noatime,default_permissions");
+    let options =
+        format!("fsname={FUSE_NAME},subtype={FUSE_NAME},nosuid,nodev,noatime,default_permissions");
     command.args(["-o", &options, "--"]).arg(directory);
     // The helper sends the device over this descriptor.
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(helper_end));
@@ -121,7 +122,7 @@ pub fn unmount(directory: &Path) -> Result<()> {
 /// file systems. The process keeps its user and group ids. Mounts in the new namespace are
 /// invisible outside. The process must have a single thread.
 pub fn enter_user_namespace() -> Result<()> {
-    let (uid, gid) = crate::process::identity();
+    let (uid, gid) = crate::process::effective_ids();
     // SAFETY: the process has a single thread, and neither descriptors nor memory are unshared.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
         .context("unshare", "a user namespace")?;

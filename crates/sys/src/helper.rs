@@ -69,13 +69,13 @@ impl HelperProcess {
 
     /// Returns the process id, which the kernel may reuse once the process has ended.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// Returns the outcome of the process; `None` while it is running.
     #[must_use]
-    pub fn ended(&self) -> Option<ProcessOutcome> {
+    pub fn outcome(&self) -> Option<ProcessOutcome> {
         *self.end.lock_outcome()
     }
 
@@ -95,7 +95,7 @@ impl HelperProcess {
 
     /// Returns the CPU time that the process has used, in ns; `None` once the process has ended.
     #[must_use]
-    pub fn processor_ns(&self) -> Option<u64> {
+    pub fn cpu_time_ns(&self) -> Option<u64> {
         let known = self.end.lock_outcome();
         if known.is_some() {
             return None;
@@ -119,7 +119,7 @@ impl HelperProcess {
 
 impl Drop for HelperProcess {
     fn drop(&mut self) {
-        if self.ended().is_none() {
+        if self.outcome().is_none() {
             self.kill();
         }
     }
@@ -167,6 +167,6 @@ mod tests {
         let (_local, peer) = descriptor::pair().unwrap();
         let kept = HelperProcess::start(None, &["--list"], peer).unwrap();
         assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessOutcome::Status(0)));
-        assert_eq!((kept.ended(), kept.processor_ns()), (Some(ProcessOutcome::Status(0)), None));
+        assert_eq!((kept.outcome(), kept.cpu_time_ns()), (Some(ProcessOutcome::Status(0)), None));
     }
 }

@@ -182,7 +182,7 @@ mod tests {
         let own = found.holders_of_socket(inode);
         assert_eq!(own.len(), 1, "{own:?}");
         assert_eq!(own[0].process, std::process::id());
-        assert_eq!(own[0].uid, crate::process::identity().0);
+        assert_eq!(own[0].uid, crate::process::effective_ids().0);
         assert!(!own[0].command.is_empty());
         assert!(
             found.holders_of_socket(inode + 1).is_empty() && found.holders_of_program(1).is_empty()

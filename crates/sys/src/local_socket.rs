@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    const LIMIT: Duration = testkit::wait::LIMIT;
+    const LIMIT: Duration = testkit::wait::WAIT_TIMEOUT;
 
     #[test]
     fn peer_process_of_a_local_socket_is_known() {
@@ -274,7 +274,10 @@ mod tests {
             let accepted = accept(&listener).unwrap().unwrap();
             assert_eq!(framing(&accepted).unwrap(), form);
             let process = open_peer_pidfd(&accepted).unwrap();
-            assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
+            assert_eq!(
+                crate::poll::wait_until_readable(&[process.as_fd()], Some(Duration::ZERO)),
+                [false]
+            );
             assert_eq!(send_nonblocking(&accepted, b"hello", &[held.as_fd()]).unwrap(), Some(5));
             let (length, files) = descriptor::receive(&client, &mut [0; 9]).unwrap();
             assert_eq!((length, files.len()), (5, 1));
@@ -312,9 +315,12 @@ mod tests {
     fn pidfd_becomes_readable_when_its_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = open_pidfd(i32::try_from(child.id()).unwrap()).unwrap();
-        assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
+        assert_eq!(
+            crate::poll::wait_until_readable(&[process.as_fd()], Some(Duration::ZERO)),
+            [false]
+        );
         kill(&process).unwrap();
-        assert_eq!(crate::poll::readable(&[process.as_fd()], Some(LIMIT)), [true]);
+        assert_eq!(crate::poll::wait_until_readable(&[process.as_fd()], Some(LIMIT)), [true]);
         child.wait().unwrap();
     }
 }

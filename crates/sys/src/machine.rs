@@ -14,13 +14,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// Number of CPUs that this process may use.
-    pub processors: usize,
+    pub processor_count: usize,
     /// Data cache sizes of CPU 0 in bytes, level 1 first.
-    pub caches: Vec<usize>,
+    pub cache_sizes: Vec<usize>,
     /// Size of memory in bytes; `None` if unknown.
-    pub memory: Option<u64>,
+    pub memory_bytes: Option<u64>,
     /// Page size in bytes.
-    pub page: usize,
+    pub page_size: usize,
     /// Kernel release, as printed by `uname -r`.
     pub release: String,
     /// Effective user id.
@@ -37,14 +37,14 @@ impl Machine {
         static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
-            caches: CACHES
+            processor_count: std::thread::available_parallelism().map_or(1, usize::from),
+            cache_sizes: CACHES
                 .get_or_init(|| read_cache_sizes(Path::new("/sys/devices/system/cpu/cpu0/cache")))
                 .clone(),
-            memory: fs::read_to_string("/proc/meminfo")
+            memory_bytes: fs::read_to_string("/proc/meminfo")
                 .ok()
                 .and_then(|text| parse_total_memory(&text)),
-            page: rustix::param::page_size(),
+            page_size: rustix::param::page_size(),
             release: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default(),
             uid: rustix::process::geteuid().as_raw(),
             capabilities: Capabilities::parse(&status, "CapEff:").unwrap_or_default(),
@@ -147,7 +147,7 @@ impl Capabilities {
 
     /// Returns true if capability `number` is in the set.
     #[must_use]
-    pub const fn has(self, number: u32) -> bool {
+    pub const fn contains(self, number: u32) -> bool {
         self.0 & (1 << number) != 0
     }
 
@@ -213,8 +213,8 @@ mod tests {
             Some(24585032 << 10)
         );
         let caps = Capabilities::parse("Name:\tx\nCapEff:\t000000c000003000\n", "CapEff:").unwrap();
-        assert!(caps.has(Capabilities::NET_ADMIN) && caps.has(Capabilities::BPF));
-        assert!(!caps.has(Capabilities::SYS_ADMIN));
+        assert!(caps.contains(Capabilities::NET_ADMIN) && caps.contains(Capabilities::BPF));
+        assert!(!caps.contains(Capabilities::SYS_ADMIN));
         assert!(read_cache_sizes(Path::new("/nonexistent")).is_empty());
     }
 
@@ -248,9 +248,9 @@ mod tests {
     #[test]
     fn detected_machine_facts_are_plausible() {
         let here = Machine::detect();
-        assert!(here.processors > 0 && here.page >= 4096);
+        assert!(here.processor_count > 0 && here.page_size >= 4096);
         assert!(here.kernel().is_some_and(|(major, _)| major >= 3), "{}", here.release);
-        assert!(here.caches.is_sorted(), "{:?}", here.caches);
-        assert!(here.memory.is_some_and(|bytes| bytes > 1 << 20));
+        assert!(here.cache_sizes.is_sorted(), "{:?}", here.cache_sizes);
+        assert!(here.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
     }
 }

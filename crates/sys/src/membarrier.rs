@@ -19,7 +19,7 @@ const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 #[must_use]
 pub fn is_supported() -> bool {
     static IS_BARRIER_SUPPORTED: OnceLock<bool> = OnceLock::new();
-    *IS_BARRIER_SUPPORTED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
+    *IS_BARRIER_SUPPORTED.get_or_init(|| call_membarrier(REGISTER_PRIVATE_EXPEDITED))
 }
 
 /// Makes every running thread of this process pass a full memory barrier. A thread that is not
@@ -27,10 +27,11 @@ pub fn is_supported() -> bool {
 #[must_use]
 pub fn fence_all_threads() -> bool {
     // A child of fork(2) may have to register again.
-    call(PRIVATE_EXPEDITED) || call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED)
+    call_membarrier(PRIVATE_EXPEDITED)
+        || call_membarrier(REGISTER_PRIVATE_EXPEDITED) && call_membarrier(PRIVATE_EXPEDITED)
 }
 
-fn call(command: i32) -> bool {
+fn call_membarrier(command: i32) -> bool {
     // SAFETY: membarrier(2) reads and writes no memory of the caller.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     result == 0

@@ -51,13 +51,13 @@ impl Seals {
 
     /// Returns true if this set contains all seals of `other`.
     #[must_use]
-    pub const fn has(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Returns the seals that are in `self` or in `other`.
     #[must_use]
-    pub const fn with(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
@@ -125,7 +125,7 @@ impl Memfd {
     }
 
     /// Returns the number of bytes of the file that are currently allocated.
-    pub fn resident(&self) -> Result<u64> {
+    pub fn allocated_bytes(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).context("fstat", "a memfd")?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
     }
@@ -353,7 +353,7 @@ mod tests {
         writable.populate(4096, 4096).unwrap();
         assert!(writable.populate(4096, 8192).is_err());
         file.seal(Seals::READER).unwrap();
-        assert!(file.seals().unwrap().has(Seals::READER));
+        assert!(file.seals().unwrap().contains(Seals::READER));
         assert!(file.seal(Seals::WRITE).is_err(), "sealed against sealing");
         assert!(file.map().is_err(), "sealed against writing");
         assert!(file.map_read().unwrap().into_writable().is_err());

@@ -125,7 +125,7 @@ pub enum WriteMode {
 
 /// A destination opened for writing.
 #[derive(Debug)]
-pub struct Target {
+pub struct OpenedTarget {
     /// The destination, open for writing.
     pub file: File,
     /// True if [`open_target`] created the file at its own path; false if the file existed, or was
@@ -137,7 +137,7 @@ pub struct Target {
 /// missing, or a pipe, terminal or device. Never truncates. Waits until a named pipe has a reader;
 /// fails at a stop signal or at the deadline of [`PipeWaitRules`]. Rejects a pipe that another user
 /// may have planted in a sticky directory that other users may write.
-pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
+pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<OpenedTarget> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,
         WriteMode::Append => OFlags::WRONLY | OFlags::APPEND,
@@ -148,7 +148,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
         Ok(file) => {
             let file = File::from(file);
             set_blocking(&file)?;
-            return Ok(Target { file, created: true });
+            return Ok(OpenedTarget { file, created: true });
         }
         // The file exists, or the path is a dangling link, which is followed.
         Err(Errno::EXIST) => open(OFlags::CREATE),
@@ -164,7 +164,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     };
     reject_planted_pipe(path, &rustix::fs::fstat(&file)?)?;
     set_blocking(&file)?;
-    Ok(Target { file, created: false })
+    Ok(OpenedTarget { file, created: false })
 }
 
 /// Makes an opened file blocking again. Only its opening had to be nonblocking.
@@ -203,7 +203,7 @@ fn is_pipe(stat: &Stat) -> bool {
 fn reject_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY_BIT: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
-    let own = crate::process::identity().0;
+    let own = crate::process::effective_ids().0;
     if !is_pipe(stat) || stat.st_uid == own {
         return Ok(());
     }
@@ -249,7 +249,7 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
         }
         let next = [deadline, notice.map(|(_, at)| at)].into_iter().flatten().min();
         let limit = next.map(|at| at.saturating_duration_since(now));
-        let ready = crate::poll::readable(&descriptors, limit);
+        let ready = crate::poll::wait_until_readable(&descriptors, limit);
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened?.into());
         }

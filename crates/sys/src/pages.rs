@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Huge pages and NUMA nodes of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PageFacts {
+pub struct PageSupport {
     /// Size of a huge page in bytes; 0 if the machine has no huge pages.
     pub huge: usize,
     /// Number of reserved 2 MB huge pages that are free.
@@ -19,7 +19,7 @@ pub struct PageFacts {
     pub nodes: usize,
 }
 
-impl PageFacts {
+impl PageSupport {
     /// Detects the huge pages and NUMA nodes of this machine from `/sys`.
     #[must_use]
     pub fn detect() -> Self {
@@ -48,7 +48,7 @@ fn parse_list_length(list: &str) -> usize {
 }
 
 /// Returns the NUMA node of the calling thread.
-pub fn node() -> Result<u32> {
+pub fn current_node() -> Result<u32> {
     let (mut processor, mut node) = (0_u32, 0_u32);
     // SAFETY: the kernel writes two numbers to variables that outlive the call, and nothing else
     // (getcpu(2); the third argument is unused).
@@ -60,7 +60,7 @@ pub fn node() -> Result<u32> {
             std::ptr::null_mut::<libc::c_void>(),
         )
     };
-    if done == 0 { Ok(node) } else { Err(Error::last("getcpu", "")) }
+    if done == 0 { Ok(node) } else { Err(Error::last_os_error("getcpu", "")) }
 }
 
 /// Makes the kernel prefer a NUMA node for pages of this memory that are not yet allocated,
@@ -74,7 +74,7 @@ pub fn prefer_numa_node(memory: &Mapping, node: u32) -> Result<()> {
     let done = unsafe {
         libc::syscall(libc::SYS_mbind, at, len, libc::MPOL_PREFERRED, &raw const mask, 65_usize, 0)
     };
-    match Error::last("mbind", format!("{len} bytes")) {
+    match Error::last_os_error("mbind", format!("{len} bytes")) {
         _ if done == 0 => Ok(()),
         error if error.errno == libc::ENOSYS => Ok(()),
         error => Err(error),
@@ -97,7 +97,7 @@ pub fn preferred_numa_node(memory: &Mapping) -> Result<Option<u32>> {
             MPOL_F_ADDR,
         )
     };
-    match Error::last("get_mempolicy", "") {
+    match Error::last_os_error("get_mempolicy", "") {
         _ if done == 0 => Ok((mode == libc::MPOL_PREFERRED).then(|| mask.trailing_zeros())),
         error if error.errno == libc::ENOSYS => Ok(None),
         error => Err(error),
@@ -117,9 +117,9 @@ mod tests {
             (parse_list_length("0"), parse_list_length("0-3,8"), parse_list_length("")),
             (1, 5, 0)
         );
-        let here = PageFacts::detect();
+        let here = PageSupport::detect();
         assert!(here.nodes >= 1 && here.huge.is_power_of_two() || here.huge == 0, "{here:?}");
-        assert_eq!(PageFacts::from_sysfs(Path::new("/nonexistent")), PageFacts::default());
+        assert_eq!(PageSupport::from_sysfs(Path::new("/nonexistent")), PageSupport::default());
         let folder = std::env::temp_dir().join(format!("streamline-pages-{}", std::process::id()));
         let put = |path: &str, text: &str| {
             let path = folder.join(path);
@@ -130,9 +130,9 @@ mod tests {
         put("kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
         put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n");
         put("devices/system/node/has_memory", "0-1\n");
-        let chosen = PageFacts::from_sysfs(&folder);
+        let chosen = PageSupport::from_sysfs(&folder);
         fs::remove_dir_all(&folder).unwrap();
-        let expected = PageFacts { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
+        let expected = PageSupport { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
         assert_eq!(chosen, expected);
     }
 
@@ -141,11 +141,11 @@ mod tests {
     #[test]
     fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();
-        let here = node().unwrap();
+        let here = current_node().unwrap();
         prefer_numa_node(&memory, here).unwrap();
         let chosen = preferred_numa_node(&memory).unwrap();
         assert!(chosen.is_none_or(|node| node == here), "{chosen:?}");
-        if PageFacts::detect().nodes > 0 {
+        if PageSupport::detect().nodes > 0 {
             assert_eq!(chosen, Some(here), "the kernel knows nodes");
         }
         prefer_numa_node(&memory, 1000).unwrap();

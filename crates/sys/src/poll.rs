@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit` passes
 /// (`None` means no limit). Returns, for each descriptor, true if it is readable or closed.
-pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
+pub fn wait_until_readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     match poll(&mut fds, limit.map(timespec).as_ref()) {
@@ -16,7 +16,7 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
-/// Waits like [`readable`], but continues to wait after a signal.
+/// Waits like [`wait_until_readable`], but continues to wait after a signal.
 pub fn wait_until_readable_despite_signals(
     descriptors: &[BorrowedFd<'_>],
     limit: Option<Duration>,
@@ -25,7 +25,7 @@ pub fn wait_until_readable_despite_signals(
     loop {
         let passed = Duration::from_nanos(crate::clock::monotonic_ns().saturating_sub(begin));
         let left = limit.map(|limit| limit.saturating_sub(passed));
-        let ready = readable(descriptors, left);
+        let ready = wait_until_readable(descriptors, left);
         if ready.contains(&true) || left == Some(Duration::ZERO) {
             return ready;
         }

@@ -92,7 +92,7 @@ pub struct UserNamespaceSettings {
     /// Value of `kernel.unprivileged_userns_clone`; `None` on distributions without this setting.
     pub unprivileged_clone: Option<bool>,
     /// Value of `user.max_user_namespaces`; `None` if the kernel lacks user namespaces.
-    pub most: Option<u64>,
+    pub max: Option<u64>,
     /// Value of `kernel.apparmor_restrict_unprivileged_userns`; `None` on kernels without this
     /// setting. If true, user namespaces can be created but grant no capabilities.
     pub apparmor_restricted: Option<bool>,
@@ -108,7 +108,7 @@ impl UserNamespaceSettings {
         let restricted = number("kernel/apparmor_restrict_unprivileged_userns");
         Self {
             unprivileged_clone: number("kernel/unprivileged_userns_clone").map(|value| value != 0),
-            most: number("user/max_user_namespaces"),
+            max: number("user/max_user_namespaces"),
             apparmor_restricted: restricted.map(|value| value != 0),
         }
     }
@@ -117,7 +117,7 @@ impl UserNamespaceSettings {
     /// `None` if the kernel lacks user namespaces or does not report them.
     #[must_use]
     pub fn are_unprivileged_allowed(&self) -> Option<bool> {
-        let most = self.most?;
+        let most = self.max?;
         let cloned = self.unprivileged_clone.unwrap_or(true);
         Some(most > 0 && cloned && !self.apparmor_restricted.unwrap_or(false))
     }
@@ -134,10 +134,12 @@ mod tests {
              CapEff:\t0000000000002000\nCapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\n\
              NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n",
         );
-        assert!(privilege.effective.has(Capabilities::NET_RAW));
-        assert!(!privilege.effective.has(Capabilities::NET_ADMIN));
-        assert!(privilege.permitted.has(Capabilities::NET_ADMIN));
-        assert!(privilege.bounding.has(Capabilities::BPF) && privilege.inheritable.has(0));
+        assert!(privilege.effective.contains(Capabilities::NET_RAW));
+        assert!(!privilege.effective.contains(Capabilities::NET_ADMIN));
+        assert!(privilege.permitted.contains(Capabilities::NET_ADMIN));
+        assert!(
+            privilege.bounding.contains(Capabilities::BPF) && privilege.inheritable.contains(0)
+        );
         assert_eq!(privilege.ambient, Capabilities(0));
         assert_eq!(
             (privilege.seccomp, privilege.no_new_privileges),
@@ -150,10 +152,10 @@ mod tests {
 
     #[test]
     fn each_setting_alone_forbids_user_namespaces() {
-        let free = UserNamespaceSettings { most: Some(1000), ..UserNamespaceSettings::default() };
+        let free = UserNamespaceSettings { max: Some(1000), ..UserNamespaceSettings::default() };
         assert_eq!(free.are_unprivileged_allowed(), Some(true));
         assert_eq!(
-            UserNamespaceSettings { most: Some(0), ..free }.are_unprivileged_allowed(),
+            UserNamespaceSettings { max: Some(0), ..free }.are_unprivileged_allowed(),
             Some(false)
         );
         let clone = UserNamespaceSettings { unprivileged_clone: Some(false), ..free };

@@ -64,9 +64,9 @@ impl KernelFeature {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FeatureProbeResult {
     /// The probed feature.
-    pub facility: KernelFeature,
+    pub feature: KernelFeature,
     /// The purpose for which Streamline uses the feature.
-    pub serves: &'static str,
+    pub purpose: &'static str,
     /// Result of the probe: an error if the feature is missing or forbidden.
     pub outcome: Result<()>,
 }
@@ -74,7 +74,11 @@ pub struct FeatureProbeResult {
 /// Runs all probes of this module, beginning with the most important features.
 #[must_use]
 pub fn run_all() -> Vec<FeatureProbeResult> {
-    let probe = |facility, serves, outcome| FeatureProbeResult { facility, serves, outcome };
+    let probe = |facility, serves, outcome| FeatureProbeResult {
+        feature: facility,
+        purpose: serves,
+        outcome,
+    };
     vec![
         probe(KernelFeature::SealedMemory, "every request", probe_sealed_memory()),
         probe(KernelFeature::Rtnetlink, "names and counters of interfaces", probe_netlink()),
@@ -129,7 +133,7 @@ pub fn probe_bpf_program() -> Result<()> {
 /// Queries the TCX chain of the loopback device, without attaching anything (Linux 6.6).
 pub fn probe_tcx() -> Result<()> {
     let loopback = RouteSocket::open()?.interface_by_name("lo")?.index;
-    bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
+    bpf::tcx_chain(loopback, bpf::TrafficDirection::Ingress).map(drop)
 }
 
 /// Opens the root cgroup and loads, without attaching it, a program that reads the namespace
@@ -176,7 +180,7 @@ pub fn probe_seccomp() -> Result<()> {
             std::ptr::from_ref(&action),
         )
     };
-    if known == 0 { Ok(()) } else { Err(Error::last("seccomp", "GET_ACTION_AVAIL")) }
+    if known == 0 { Ok(()) } else { Err(Error::last_os_error("seccomp", "GET_ACTION_AVAIL")) }
 }
 
 /// Creates a memfd with the seals that a reader requires.
@@ -215,7 +219,7 @@ mod tests {
     /// names the capability.
     #[test]
     fn packet_socket_needs_its_capability() {
-        let may = Privilege::detect().effective.has(Capabilities::NET_RAW);
+        let may = Privilege::detect().effective.contains(Capabilities::NET_RAW);
         match probe_packet_socket() {
             Ok(()) => assert!(may),
             Err(error) => assert!(!may && error.to_string().contains("CAP_NET_RAW"), "{error}"),
@@ -234,7 +238,7 @@ mod tests {
         assert!(
             probes
                 .iter()
-                .all(|probe| !probe.facility.name().is_empty() && !probe.serves.is_empty())
+                .all(|probe| !probe.feature.name().is_empty() && !probe.purpose.is_empty())
         );
         assert_eq!(open(), before);
     }

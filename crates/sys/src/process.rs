@@ -82,7 +82,7 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
 
 /// Returns the effective user id and group id of this process.
 #[must_use]
-pub fn identity() -> (u32, u32) {
+pub fn effective_ids() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
@@ -156,7 +156,7 @@ pub fn raise_descriptor_limit() -> u64 {
 }
 
 /// Pins this thread to one CPU.
-pub fn pin_to(processor: usize) -> Result<()> {
+pub fn pin_to_processor(processor: usize) -> Result<()> {
     crate::task::pin(None, &[processor])
 }
 
@@ -192,7 +192,7 @@ pub fn set_real_time_priority() -> Result<()> {
     let set = unsafe { libc::syscall(number, 0, libc::SCHED_FIFO, &raw const priority) };
     match set {
         0 => Ok(()),
-        _ => Err(Error::last("sched_setscheduler", "SCHED_FIFO")),
+        _ => Err(Error::last_os_error("sched_setscheduler", "SCHED_FIFO")),
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn thread_is_pinned_to_an_existing_cpu_only() {
-        let pinned = std::thread::spawn(|| (pin_to(0), pin_to(100_000)));
+        let pinned = std::thread::spawn(|| (pin_to_processor(0), pin_to_processor(100_000)));
         let (first, beyond) = pinned.join().unwrap();
         first.unwrap();
         assert_eq!(beyond.unwrap_err().errno, libc::EINVAL);

@@ -33,7 +33,7 @@ pub struct ProcessGroup {
     reaped: Option<ProcessOutcome>,
 }
 
-/// The way in which a program ended.
+/// The outcome of a program that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessOutcome {
     /// The program exited with this status.
@@ -119,7 +119,7 @@ impl ProcessGroup {
         // action.
         let started = command.process_group(0).spawn();
         let id = started.as_ref().ok().map(Pid::from_child);
-        RUNNING.enter(slot, id.map(|id| id.as_raw_nonzero().get()));
+        RUNNING.set_process(slot, id.map(|id| id.as_raw_nonzero().get()));
         match (started, id) {
             (Ok(child), Some(id)) => Ok(Self { child, id, slot, reaped: None }),
             (Ok(_), None) => Err(refused(target, 0)),
@@ -129,7 +129,7 @@ impl ProcessGroup {
 
     /// Returns the leader's process id.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
@@ -146,7 +146,7 @@ impl ProcessGroup {
     }
 
     /// Returns the outcome of the leader, or `None` while the leader is running. Never blocks.
-    pub fn ended(&self) -> Result<Option<ProcessOutcome>> {
+    pub fn outcome(&self) -> Result<Option<ProcessOutcome>> {
         self.observe(WaitIdOptions::NOHANG)
     }
 
@@ -167,13 +167,13 @@ impl ProcessGroup {
     /// Blocks until the leader has ended, for at most `limit`. Returns true if the leader has
     /// ended. If the kernel refuses to open a pidfd of the leader, sleeps for `limit`.
     pub fn wait_for(&self, limit: Duration) -> Result<bool> {
-        if self.ended()?.is_some() {
+        if self.outcome()?.is_some() {
             return Ok(true);
         }
         let process = rustix::process::pidfd_open(self.id, PidfdFlags::empty()).ok();
         let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
-        crate::poll::readable(&descriptors, Some(limit));
-        Ok(self.ended()?.is_some())
+        crate::poll::wait_until_readable(&descriptors, Some(limit));
+        Ok(self.outcome()?.is_some())
     }
 
     /// Returns true if a process of the group is suspended (SIGSTOP, SIGTSTP, a debugger). Reads
@@ -290,7 +290,7 @@ pub fn kill_process_with_programs(process: impl AsFd) -> Result<()> {
             break stat;
         }
         // An ended process makes the descriptor readable.
-        crate::poll::readable(&[process.as_fd()], Some(Duration::from_millis(1)));
+        crate::poll::wait_until_readable(&[process.as_fd()], Some(Duration::from_millis(1)));
     };
     // A child that has left the session, such as the process of a shared prefix, is not killed,
     // because it serves other requests too.
@@ -345,9 +345,9 @@ mod tests {
     fn leader_outcome_is_observed_without_reaping() {
         let mut group = start_shell("exit 3");
         assert_eq!(read_output(&mut group), "");
-        testkit::wait_until("it ends", || group.ended().unwrap().is_some());
+        testkit::wait_until("it ends", || group.outcome().unwrap().is_some());
         assert_eq!(
-            group.ended().unwrap(),
+            group.outcome().unwrap(),
             Some(ProcessOutcome::Status(3)),
             "looking takes nothing"
         );
@@ -391,7 +391,7 @@ mod tests {
         testkit::wait_until("it is suspended", || group.has_suspended_process());
         assert!(!group.wait_for(Duration::from_millis(1)).unwrap());
         group.kill();
-        testkit::wait_until("it ends", || group.wait_for(testkit::wait::LIMIT).unwrap());
+        testkit::wait_until("it ends", || group.wait_for(testkit::wait::WAIT_TIMEOUT).unwrap());
         assert!(!group.has_suspended_process());
     }
 

@@ -11,7 +11,7 @@ pub fn duplicate(number: RawFd) -> Result<OwnedFd> {
     // SAFETY: fcntl(2) accepts any number, and returns EBADF for a descriptor that is not open.
     let fd = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if fd < 0 {
-        return Err(Error::last("fcntl", format!("descriptor {number}")));
+        return Err(Error::last_os_error("fcntl", format!("descriptor {number}")));
     }
     // SAFETY: the kernel has just created this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -28,7 +28,11 @@ pub fn close(number: RawFd) -> Result<()> {
     // SAFETY: close(2) accepts any number; the caller has no other use for this one, and no Rust
     // value of ours owns it.
     let done = unsafe { libc::close(number) };
-    if done == 0 { Ok(()) } else { Err(Error::last("close", format!("descriptor {number}"))) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error("close", format!("descriptor {number}")))
+    }
 }
 
 /// Clears FD_CLOEXEC of a descriptor given by number, so that it stays open across exec like
@@ -36,7 +40,11 @@ pub fn close(number: RawFd) -> Result<()> {
 pub fn clear_close_on_exec(number: RawFd) -> Result<()> {
     // SAFETY: fcntl(2) accepts any number, and returns EBADF for a descriptor that is not open.
     let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
-    if done == 0 { Ok(()) } else { Err(Error::last("fcntl", format!("descriptor {number}"))) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error("fcntl", format!("descriptor {number}")))
+    }
 }
 
 pub use crate::preload::set_errno;

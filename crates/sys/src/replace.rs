@@ -98,7 +98,7 @@ fn can_be_replaced_atomically(target: &Path, about: &Metadata) -> bool {
     let alone = metadata.is_file() && metadata.nlink() == 1;
     still
         && alone
-        && metadata.uid() == crate::process::identity().0
+        && metadata.uid() == crate::process::effective_ids().0
         && !has_extra_attributes(target)
 }
 

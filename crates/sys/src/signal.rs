@@ -104,7 +104,7 @@ pub(crate) fn is_signal_ignored(signal: libc::c_int) -> Result<bool> {
     // SAFETY: no new action is given, and `action` is valid for the current one (sigaction(2)).
     let status = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
     if status != 0 {
-        return Err(Error::last("sigaction", format!("signal {signal}")));
+        return Err(Error::last_os_error("sigaction", format!("signal {signal}")));
     }
     Ok(action.sa_sigaction == libc::SIG_IGN)
 }
@@ -122,7 +122,11 @@ pub(crate) fn install_action(
     // SAFETY: `action` is fully initialized and outlives the call; its handler is signal-safe (its
     // caller's promise), or one of the constants of sigaction(2).
     let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
-    if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error("sigaction", format!("signal {signal}")))
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +156,6 @@ mod tests {
         FIRST_STOP_SIGNAL_NS.store(1, Ordering::Release);
         raise(libc::SIGHUP);
         assert_eq!(stop_signal_count(), 1, "a closed terminal sends it twice");
-        assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
+        assert_eq!(crate::poll::wait_until_readable(&[event.as_fd()], None), [true]);
     }
 }

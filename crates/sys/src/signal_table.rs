@@ -33,7 +33,7 @@ impl<const SLOTS: usize> SignalTable<SLOTS> {
     }
 
     /// Enters the id of a process into a reserved slot, or releases the slot if `id` is `None`.
-    pub(crate) fn enter(&self, slot: usize, id: Option<i32>) {
+    pub(crate) fn set_process(&self, slot: usize, id: Option<i32>) {
         self.slots[slot].store(id.unwrap_or(FREE), Ordering::SeqCst);
     }
 
@@ -84,8 +84,8 @@ mod tests {
         };
         let (first, second) = (table.reserve().unwrap(), table.reserve().unwrap());
         assert_eq!((table.reserve(), sent()), (None, vec![]));
-        table.enter(second, Some(7));
-        table.enter(first, None);
+        table.set_process(second, Some(7));
+        table.set_process(first, None);
         assert_eq!((table.find(7), sent()), (Some(second), vec![7]));
         table.remove(second);
         assert_eq!((table.find(7), sent()), (None, vec![]));
@@ -96,7 +96,7 @@ mod tests {
         static TABLE: SignalTable<1> = SignalTable::new();
         static IS_REMOVED: AtomicBool = AtomicBool::new(false);
         let slot = TABLE.reserve().unwrap();
-        TABLE.enter(slot, Some(7));
+        TABLE.set_process(slot, Some(7));
         std::thread::scope(|scope| {
             TABLE.for_each(|_| {
                 scope.spawn(move || {

@@ -29,9 +29,9 @@ pub struct Task {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunState {
     /// The task is running or runnable.
-    Runs,
+    Running,
     /// The task is waiting for an event.
-    Sleeps,
+    Sleeping,
     /// The task has been stopped by a signal or tracer.
     Stopped,
     /// The task has ended, but its parent has not reaped it (zombie).
@@ -58,8 +58,8 @@ impl Task {
         let all = thread_ids(process).into_iter();
         let all: Vec<Self> = all.filter_map(|thread| Self::read_thread(process, thread)).collect();
         whole.processor_ns = all.iter().map(|task| task.processor_ns).sum();
-        if all.iter().any(|task| task.run_state == RunState::Runs) {
-            whole.run_state = RunState::Runs;
+        if all.iter().any(|task| task.run_state == RunState::Running) {
+            whole.run_state = RunState::Running;
         }
         Some(whole)
     }
@@ -70,10 +70,10 @@ impl Task {
         // The fields follow the command name, which may contain any character.
         let mut words = stat.rsplit_once(") ")?.1.split(' ');
         let run_state = match words.next()? {
-            "R" => RunState::Runs,
+            "R" => RunState::Running,
             "T" | "t" => RunState::Stopped,
             "Z" | "X" => RunState::Ended,
-            _ => RunState::Sleeps,
+            _ => RunState::Sleeping,
         };
         let parent = words.next()?.parse().ok()?;
         // Field 39, the CPU. The parent is field 4.
@@ -219,7 +219,7 @@ mod tests {
     fn thread_is_queried_and_pinned() {
         let process = std::process::id();
         let before = Task::read_thread(process, current_thread_id()).unwrap();
-        assert_eq!(before.run_state, RunState::Runs, "it looks");
+        assert_eq!(before.run_state, RunState::Running, "it looks");
         assert!(before.resident > 100_000 && !before.processors.is_empty(), "{before:?}");
         let first = before.processors[0];
         pin(None, &[first]).unwrap();

@@ -46,11 +46,15 @@ mod tests {
     fn timer_is_readable_from_expiry_until_reset() {
         let timer = Timer::new().unwrap();
         let now = Some(Duration::ZERO);
-        assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [false]);
+        assert_eq!(crate::poll::wait_until_readable(&[timer.as_fd()], now), [false]);
         timer.set(Some(Duration::ZERO));
-        assert_eq!(crate::poll::readable(&[timer.as_fd()], None), [true]);
-        assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [true], "until it is set");
+        assert_eq!(crate::poll::wait_until_readable(&[timer.as_fd()], None), [true]);
+        assert_eq!(
+            crate::poll::wait_until_readable(&[timer.as_fd()], now),
+            [true],
+            "until it is set"
+        );
         timer.set(Some(Duration::from_secs(3600)));
-        assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [false]);
+        assert_eq!(crate::poll::wait_until_readable(&[timer.as_fd()], now), [false]);
     }
 }

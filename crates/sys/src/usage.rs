@@ -28,7 +28,7 @@ pub fn wait(child: Child) -> Result<(ExitStatus, ResourceUsage)> {
         if answer == number {
             return Ok((ExitStatus::from_raw(status), ResourceUsage::from_rusage(&usage)));
         }
-        let error = Error::last("wait4", format!("process {number}"));
+        let error = Error::last_os_error("wait4", format!("process {number}"));
         if error.errno != libc::EINTR {
             return Err(error);
         }

@@ -3,7 +3,7 @@
 //!
 //! The instance is level-triggered: an unhandled event is reported again. A descriptor leaves the
 //! set when it is closed, unless a duplicate is open; the caller then removes it with
-//! [`EpollWatcher::forget`].
+//! [`EpollWatcher::unwatch`].
 
 use crate::error::{ErrorContext as _, Result};
 use crate::poll::timespec;
@@ -65,7 +65,7 @@ impl EpollWatcher {
     }
 
     /// Removes a descriptor from the set of watched descriptors.
-    pub fn forget(&self, descriptor: impl AsFd) -> Result<()> {
+    pub fn unwatch(&self, descriptor: impl AsFd) -> Result<()> {
         epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }
 
@@ -126,7 +126,7 @@ mod tests {
         drop(other);
         testkit::wait_until_closed(&one);
         assert!(matches!(watcher.wait(None)[..], [WatchEvent { number: 7, gone: true, .. }]));
-        watcher.forget(&one).unwrap();
+        watcher.unwatch(&one).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
     }
 }

@@ -5,8 +5,8 @@
 extern crate streamline_sys as sys;
 
 mod judge;
-#[path = "../../ebpf/tests/pieces/mod.rs"]
-mod pieces;
+#[path = "../../ebpf/tests/test_twins/mod.rs"]
+mod test_twins;
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -16,9 +16,9 @@ use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
 use judge::{KernelJudge, program_kind, run_without_perfmon};
-use pieces::rust_judge::RustJudge;
-use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 use sys::bpf::{self, Map, ProgramKind};
+use test_twins::rust_judge::RustJudge;
+use test_twins::{CHAINS, TARGETS, TestFilter, compile_chain, format_request, frames};
 use testkit::{Random, need};
 
 #[test]
@@ -27,12 +27,12 @@ fn twins_agree_in_kernel_interpreter_and_rust() {
     let frames = frames::all_frames();
     for chain in CHAINS {
         for target in TARGETS {
-            let what = format!("{} for {target:?}", request(chain));
-            let program = program(chain, target, ReturnConversion::Answer).unwrap();
+            let what = format!("{} for {target:?}", format_request(chain));
+            let program = compile_chain(chain, target, ReturnConversion::Answer).unwrap();
             let mut plain = RustJudge::new(chain, &program);
             let mut interpreter = Interpreter::new(&program);
             let mut kernel = KernelJudge::load(&program, "chain");
-            let visited = kernel.loaded.info().unwrap().visited;
+            let visited = kernel.loaded.info().unwrap().verified_instructions;
             let mut judges: [&mut dyn TwinRunner; 3] = [&mut plain, &mut interpreter, &mut kernel];
             let packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
             let tally = exam::compare(&mut judges, packets)
@@ -55,7 +55,7 @@ fn twin_programs_load_without_perfmon() {
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
             let hardened = Target::without_perfmon(place);
             KernelJudge::load(
-                &program(chain, hardened, ReturnConversion::Answer).unwrap(),
+                &compile_chain(chain, hardened, ReturnConversion::Answer).unwrap(),
                 "hardened",
             );
         }
@@ -78,7 +78,7 @@ fn verifier_log_names_the_rejected_instruction() {
 #[test]
 fn verifier_rejects_programs_that_fault_the_interpreter() {
     let Some(()) = need::require_bpf() else { return };
-    let twin = program(&[Step::Eth], Hook::Xdp, ReturnConversion::Answer).unwrap();
+    let twin = compile_chain(&[TestFilter::Eth], Hook::Xdp, ReturnConversion::Answer).unwrap();
     let frames = frames::all_frames();
     let (mut faulty, mut refused) = (0, 0);
     for mutant in mutants(&twin) {
@@ -102,7 +102,7 @@ fn interpreted_arithmetic_matches_the_kernel() {
     for _ in 0..400 {
         let mut code = Vec::new();
         for reg in [R0, R1, R2, R3, R4, R5] {
-            let edges = [0, 1, u64::MAX, 1 << 63, 1 << 31, random.next()];
+            let edges = [0, 1, u64::MAX, 1 << 63, 1 << 31, random.next_u64()];
             code.extend(Insn::load64(reg, *random.pick(&edges)));
         }
         let length = random.within(1..20);
@@ -115,7 +115,7 @@ fn interpreted_arithmetic_matches_the_kernel() {
         let loaded =
             bpf::Program::load(ProgramKind::SocketFilter, "arithmetic", &insn::encode(&code))
                 .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));
-        let kernel = loaded.test_run(&[0; 20], 1).unwrap().value;
+        let kernel = loaded.test_run(&[0; 20], 1).unwrap().return_value;
         let ours = Machine::new(Vec::new()).run(&code, Hook::Socket, &Packet::new(&[0; 6]));
         assert_eq!(ours.map(|value| value as u32), Ok(kernel), "{:#?}", text());
     }
@@ -152,7 +152,7 @@ fn random_operation(random: &mut Random) -> Insn {
         3 => Insn { off: 1, ..make(*random.pick(&[Alu::Div, Alu::Mod]), src.into()) },
         n => {
             let op = *random.pick(&OPERATIONS);
-            let imm = random.next() as i32;
+            let imm = random.next_u64() as i32;
             let imm = match op {
                 Alu::Shl | Alu::Shr | Alu::Arsh => imm.rem_euclid(if wide { 64 } else { 32 }),
                 // The verifier rejects a constant divisor of zero.
@@ -204,12 +204,16 @@ fn frozen_map_is_written_by_programs_only() {
 fn test_run_reports_ns_per_packet() {
     let Some(()) = need::require_bpf() else { return };
     let chain = CHAINS[6];
-    let hit = frames::ethernet_frame(0x0800, &frames::ipv4(5, 17, None, &frames::udp_datagram(53)));
+    let hit = frames::ethernet_frame(
+        0x0800,
+        &frames::ipv4_packet(5, 17, None, &frames::udp_datagram(53)),
+    );
     for place in [Hook::Tc, Hook::Xdp] {
         let empty = [Insn::mov(R0, 0), Insn::exit()];
         let code = insn::encode(&empty);
         let empty = bpf::Program::load(program_kind(place), "empty", &code).unwrap();
-        let build = |target: Target| program(chain, target, ReturnConversion::Answer).unwrap();
+        let build =
+            |target: Target| compile_chain(chain, target, ReturnConversion::Answer).unwrap();
         let trusted = KernelJudge::load(&build(place.into()), "trusted");
         let hardened = KernelJudge::load(&build(Target::without_perfmon(place)), "hardened");
         let mut best = [u32::MAX; 3];

@@ -32,14 +32,14 @@ fn program_tail_calls_another() {
     let mut code = Vec::from(Insn::load_map(R2, map_fd_number(&places)));
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load_program("first", &code);
-    assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "the slot is empty");
+    assert_eq!(first.test_run(&[0; 64], 1).unwrap().return_value, 2, "the slot is empty");
     places.set_descriptor(1, load_constant_program(ProgramKind::Xdp, "second", 7).as_fd()).unwrap();
-    assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 7);
+    assert_eq!(first.test_run(&[0; 64], 1).unwrap().return_value, 7);
     let other =
         places.set_descriptor(1, load_constant_program(ProgramKind::Tc, "other", 7).as_fd());
     assert_eq!(other.unwrap_err().errno, Errno::INVAL.raw_os_error(), "of another kind");
     places.clear(1).unwrap();
-    assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2);
+    assert_eq!(first.test_run(&[0; 64], 1).unwrap().return_value, 2);
 }
 
 #[test]
@@ -64,19 +64,20 @@ fn read_only_listener_is_notified() {
     let listener = Listener::new(&[only.as_fd()]).unwrap();
     assert!(!listener.wait(Duration::ZERO));
     for _ in 0..3 {
-        assert_eq!(rings.test_run(&[0; 64], 1).unwrap().value, 0);
-        assert!(listener.wait(testkit::wait::LIMIT), "although nothing is drained");
+        assert_eq!(rings.test_run(&[0; 64], 1).unwrap().return_value, 0);
+        assert!(listener.wait(testkit::wait::WAIT_TIMEOUT), "although nothing is drained");
         assert!(!listener.wait(Duration::ZERO), "once");
     }
-    assert_eq!(doorbell.waiting(), 48);
+    assert_eq!(doorbell.unconsumed_bytes(), 48);
     let mut records = Vec::new();
     assert_eq!(doorbell.drain(|record| records.push(record.to_vec())), 3);
     assert_eq!(records, vec![42_u64.to_ne_bytes().to_vec(); 3]);
     // A full ring buffer sends no notification until its owner has drained it.
-    let put = (0..1_000).take_while(|_| rings.test_run(&[0; 64], 1).unwrap().value == 0).count();
+    let put =
+        (0..1_000).take_while(|_| rings.test_run(&[0; 64], 1).unwrap().return_value == 0).count();
     assert_eq!(put, 4096 / 16 - 1);
     assert_eq!(doorbell.drain(|_| ()), put);
-    assert_eq!(rings.test_run(&[0; 64], 1).unwrap().value, 0);
+    assert_eq!(rings.test_run(&[0; 64], 1).unwrap().return_value, 0);
     let received = Map::from_received(only).unwrap();
     assert_eq!(received.kind(), MapKind::RingBuffer);
 }
@@ -92,12 +93,12 @@ fn verifier_log_quotes_the_source_lines() {
     let (file, text) = (types.add_string("request"), types.add_string("dport |53 count"));
     let btf = types.load().unwrap();
     let functions = [FunctionInfo { instruction: 0, type_id: main }];
-    let lines = [LineInfo { instruction: 0, file, text, number: 1 << 10 | 5 }];
+    let lines = [LineInfo { instruction: 0, file, text, line_col: 1 << 10 | 5 }];
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &lines });
     let sound = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);
     let load = LoadParameters { source, ..LoadParameters::new(ProgramKind::Tc, "lines", &sound) };
     let program = load.load().unwrap_or_else(|e| panic!("{e}\n{}", e.log));
-    assert_eq!(program.test_run(&[0; 64], 1).unwrap().value, 0);
+    assert_eq!(program.test_run(&[0; 64], 1).unwrap().return_value, 0);
     let broken = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
     let refused = LoadParameters { code: &broken, ..load }.load().unwrap_err();
     assert!(refused.log.contains("; dport |53 count"), "{}", refused.log);

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use streamline_sys as sys;
 use sys::bpf::{
-    ChainPosition, Link, LoadParameters, LogLevel, Map, Program, ProgramKind, Side,
+    ChainPosition, Link, LoadParameters, LogLevel, Map, Program, ProgramKind, TrafficDirection,
     missing_capabilities, tcx_chain,
 };
 use sys::net::RouteSocket;
@@ -120,13 +120,14 @@ fn program_descriptor_suffices_to_attach_without_capabilities() {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
             let link =
-                Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap();
-            (link, tcx_chain(index, Side::Ingress).unwrap_err())
+                Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+                    .unwrap();
+            (link, tcx_chain(index, TrafficDirection::Ingress).unwrap_err())
         });
         let text = chain.to_string();
         assert!(text.contains("PROG_QUERY") && text.contains("CAP_NET_ADMIN"), "{text}");
-        assert_eq!(tcx_chain(index, Side::Ingress).unwrap().members.len(), 1);
+        assert_eq!(tcx_chain(index, TrafficDirection::Ingress).unwrap().members.len(), 1);
         drop(link);
-        assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
+        assert!(tcx_chain(index, TrafficDirection::Ingress).unwrap().members.is_empty());
     });
 }

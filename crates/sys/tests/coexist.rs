@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_sys as sys;
-use sys::bpf::{ChainPosition, Link, Map, Neighbor, ProgramKind, Side, XdpMode, tcx_chain};
+use sys::bpf::{
+    ChainPosition, Link, Map, Neighbor, ProgramKind, TrafficDirection, XdpMode, tcx_chain,
+};
 use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
@@ -78,7 +80,9 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
             (|| links.interface_by_index(index).unwrap().xdp, || links.filters(index).unwrap());
         let (foreign, classic) = (xdp().expect("theirs is there"), filters());
         assert_eq!((foreign.mode, classic.len()), (Some(XdpMode::Native), 1));
-        let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
+        let tcx = |program, anchor| {
+            Link::tcx(program, index, TrafficDirection::Ingress, anchor, None).unwrap()
+        };
         let last = tcx(&last, ChainPosition::Head);
         let ours = tcx(&ours, ChainPosition::Head);
         let before = ChainPosition::Before(Neighbor::Link(ours.info().unwrap().id));
@@ -90,7 +94,7 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
             assert!(refused.to_string().contains("is kept"), "{refused}");
         }
         let names = || {
-            let members = tcx_chain(index, Side::Ingress).unwrap().members;
+            let members = tcx_chain(index, TrafficDirection::Ingress).unwrap().members;
             members.into_iter().map(|member| member.name).collect::<Vec<_>>()
         };
         assert_eq!(names(), ["first", "ours", "last"]);

@@ -14,7 +14,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use streamline_sys as sys;
 use sys::bpf::{
     AttachType, ChainPosition, Link, LinkTarget, LoadParameters, Map, Neighbor, ObjectKind,
-    ProgramKind, RunStatisticsGuard, Side, XdpMode, cgroup_chain, object_ids, tcx_chain,
+    ProgramKind, RunStatisticsGuard, TrafficDirection, XdpMode, cgroup_chain, object_ids,
+    tcx_chain,
 };
 use sys::net::{Namespace, RouteSocket};
 use sys::packet::PacketSocket;
@@ -46,8 +47,9 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
         load_counter_program(ProgramKind::Tc, "second", &other, -1),
     );
     pair.server.run_in_network_namespace(|| {
-        let link = Link::tcx(&first, index, Side::Ingress, ChainPosition::Head, None).unwrap();
-        assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
+        let link =
+            Link::tcx(&first, index, TrafficDirection::Ingress, ChainPosition::Head, None).unwrap();
+        assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, TrafficDirection::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
         send_frames(&pair, 100);
         assert_eq!(counter_value(&one), 100);
@@ -56,14 +58,14 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
         link.update(&second, Some(&first)).unwrap();
         send_frames(&pair, 50);
         assert_eq!((counter_value(&one), counter_value(&other)), (100, 50));
-        let chain = tcx_chain(index, Side::Ingress).unwrap();
+        let chain = tcx_chain(index, TrafficDirection::Ingress).unwrap();
         assert_eq!(chain.members.len(), 1);
         assert_eq!(chain.members[0].link, Some(link.info().unwrap().id));
         assert_eq!(chain.members[0].name, "second");
         drop(link);
         send_frames(&pair, 50);
         assert_eq!((counter_value(&one), counter_value(&other)), (100, 50), "gone with its link");
-        assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
+        assert!(tcx_chain(index, TrafficDirection::Ingress).unwrap().members.is_empty());
     });
 }
 
@@ -81,13 +83,20 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
     let [behind, head, between] = [(1, "behind"), (2, "head"), (3, "between")]
         .map(|(n, name)| load_counter_program(ProgramKind::Tc, name, &maps[n], -1));
     pair.server.run_in_network_namespace(|| {
-        let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
+        let tcx = |program, anchor| {
+            Link::tcx(program, index, TrafficDirection::Ingress, anchor, None).unwrap()
+        };
         let foreign = tcx(&there, ChainPosition::Head);
         let _behind = tcx(&behind, ChainPosition::Tail);
-        let before = tcx_chain(index, Side::Ingress).unwrap();
+        let before = tcx_chain(index, TrafficDirection::Ingress).unwrap();
         let _head = tcx(&head, ChainPosition::Head);
-        let stale =
-            Link::tcx(&between, index, Side::Ingress, ChainPosition::Head, Some(before.revision));
+        let stale = Link::tcx(
+            &between,
+            index,
+            TrafficDirection::Ingress,
+            ChainPosition::Head,
+            Some(before.revision),
+        );
         assert_eq!(stale.unwrap_err().errno, Errno::STALE.raw_os_error());
         let id = foreign.info().unwrap();
         let _between = tcx(&between, ChainPosition::Before(Neighbor::Link(id.id)));
@@ -95,8 +104,8 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
             let chain = tcx_chain(index, side).unwrap();
             chain.members.into_iter().map(|member| member.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(Side::Ingress), ["head", "between", "there", "behind"]);
-        assert!(names(Side::Egress).is_empty());
+        assert_eq!(names(TrafficDirection::Ingress), ["head", "between", "there", "behind"]);
+        assert!(names(TrafficDirection::Egress).is_empty());
         send_frames(&pair, 40);
         assert_eq!(maps.each_ref().map(counter_value), [40, 0, 40, 40]);
         foreign.detach().unwrap();
@@ -105,7 +114,7 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         let after = Link::tcx(
             &there,
             index,
-            Side::Ingress,
+            TrafficDirection::Ingress,
             ChainPosition::After(Neighbor::Program(id.program)),
             None,
         );
@@ -175,9 +184,10 @@ fn v17_foreign_programs_are_listed_and_kept() {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(
             (found[0].kind.as_str(), found[0].side, found[0].preference),
-            ("bpf", Side::Ingress, 7)
+            ("bpf", TrafficDirection::Ingress, 7)
         );
-        let link = Link::tcx(&ours, index, Side::Ingress, ChainPosition::Head, None).unwrap();
+        let link =
+            Link::tcx(&ours, index, TrafficDirection::Ingress, ChainPosition::Head, None).unwrap();
         send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
         drop(link);
@@ -213,7 +223,7 @@ fn socket_filter_runs_before_the_socket() {
                 retire_ms: 1,
                 reserve: 0,
             };
-            let ring = socket.ring(shape).unwrap();
+            let ring = socket.into_ring(shape).unwrap();
             ring.bind(index).unwrap();
             ring
         })
@@ -234,7 +244,9 @@ fn run_statistics_count_runs_and_time() {
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter_program(ProgramKind::Tc, "timed", &map, -1);
     pair.server.run_in_network_namespace(|| {
-        let _link = Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap();
+        let _link =
+            Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+                .unwrap();
         let counting = RunStatisticsGuard::enable().unwrap();
         send_frames(&pair, 200);
         // A run is counted when it ends.
@@ -267,7 +279,8 @@ fn thousand_attachments_leave_no_bpf_objects() {
             // attached.
             let link = (round % 5 == 0).then(|| {
                 let link =
-                    Link::tcx(&one, index, Side::Ingress, ChainPosition::Head, None).unwrap();
+                    Link::tcx(&one, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+                        .unwrap();
                 link.update(&two, Some(&one)).unwrap();
                 new.push((ObjectKind::Links, link.info().unwrap().id));
                 link
@@ -278,7 +291,7 @@ fn thousand_attachments_leave_no_bpf_objects() {
             drop(link);
             made.extend(new);
         }
-        assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
+        assert!(tcx_chain(index, TrafficDirection::Ingress).unwrap().members.is_empty());
     });
     wait_until_objects_freed(&made);
 }
@@ -304,7 +317,7 @@ fn killed_process_leaves_no_program_on_interface() {
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
         wait_until_objects_freed(&made);
         pair.server.run_in_network_namespace(|| {
-            for side in [Side::Ingress, Side::Egress] {
+            for side in [TrafficDirection::Ingress, TrafficDirection::Egress] {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
             assert_eq!(
@@ -350,16 +363,16 @@ fn cgroup_program_sees_the_packets_of_its_group() {
     let code = attach::constant_return_code(1);
     let load = LoadParameters::new(ProgramKind::CgroupPacket, "group", &code);
     let program = LoadParameters { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
-    let link = Link::cgroup(&program, &group, Side::Egress).unwrap();
+    let link = Link::cgroup(&program, &group, TrafficDirection::Egress).unwrap();
     assert!(matches!(link.info().unwrap().target, LinkTarget::Cgroup(id) if id > 0));
     let chain = |side| cgroup_chain(&group, side).unwrap().members;
-    assert_eq!(chain(Side::Egress)[0].name, "group");
-    assert!(chain(Side::Ingress).is_empty());
+    assert_eq!(chain(TrafficDirection::Egress)[0].name, "group");
+    assert!(chain(TrafficDirection::Ingress).is_empty());
     let other = load_counter_program(ProgramKind::CgroupPacket, "other", &map, 1);
-    let _ingress = Link::cgroup(&other, &group, Side::Ingress).unwrap();
-    assert_eq!(chain(Side::Ingress).len(), 1);
+    let _ingress = Link::cgroup(&other, &group, TrafficDirection::Ingress).unwrap();
+    assert_eq!(chain(TrafficDirection::Ingress).len(), 1);
     drop(link);
-    assert!(chain(Side::Egress).is_empty());
+    assert!(chain(TrafficDirection::Egress).is_empty());
     drop(group);
     unlinkat(&root, &name, AtFlags::REMOVEDIR).unwrap();
 }

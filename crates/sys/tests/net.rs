@@ -19,21 +19,21 @@ fn interface_facts_match_the_ip_command() {
     let links = pair.client.run_in_network_namespace(RouteSocket::open).unwrap();
     let veth = links.interface_by_name(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
-    assert!(veth.flags.is_up() && veth.flags.running() && !veth.flags.loopback());
-    assert!(!veth.flags.promiscuous());
+    assert!(veth.flags.is_up() && veth.flags.is_running() && !veth.flags.is_loopback());
+    assert!(!veth.flags.is_promiscuous());
     assert_eq!(veth.mac, [2, 0, 0, 0, 0x12, 0x34]);
-    assert_eq!((veth.kind.as_deref(), veth.link.is_some()), (Some("veth"), true));
+    assert_eq!((veth.kind.as_deref(), veth.lower_index.is_some()), (Some("veth"), true));
     assert_eq!(veth.alternative, ["a-name-longer-than-fifteen"]);
     assert_eq!(links.interface_by_name("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
     let [one, other] = ["off0", "off1"].map(|name| links.interface_by_name(name).unwrap());
-    assert_eq!((one.link, other.link), (Some(other.index), Some(one.index)));
+    assert_eq!((one.lower_index, other.lower_index), (Some(other.index), Some(one.index)));
     assert!(!one.flags.is_up() && one.operstate == 2);
     let all = links.list_interfaces().unwrap();
     let mut names: Vec<&str> = all.iter().map(|each| each.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, [CLIENT_DEVICE, "lo", "off0", "off1"]);
     ip(&format!("link set dev {CLIENT_DEVICE} promisc on"));
-    assert!(links.interface_by_name(CLIENT_DEVICE).unwrap().flags.promiscuous());
+    assert!(links.interface_by_name(CLIENT_DEVICE).unwrap().flags.is_promiscuous());
 }
 
 #[test]

@@ -15,7 +15,8 @@ use sys::packet::{
     SendReport, SendStopReason,
 };
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT,
+    wait_until,
 };
 
 const SHAPE: PacketRingParameters =
@@ -32,7 +33,8 @@ fn interface_index(space: &Namespace, device: &str) -> u32 {
 }
 
 fn open_ring(space: &Namespace, device: &str, shape: PacketRingParameters) -> PacketRing {
-    let ring = space.run_in_network_namespace(PacketSocket::open).unwrap().ring(shape).unwrap();
+    let ring =
+        space.run_in_network_namespace(PacketSocket::open).unwrap().into_ring(shape).unwrap();
     ring.bind(interface_index(space, device)).unwrap();
     ring
 }
@@ -71,7 +73,7 @@ fn receive_frames(
 ) -> Vec<(PacketHeader, Vec<u8>)> {
     let mut taken = Vec::new();
     wait_until("the frames come", || {
-        sys::poll::readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
+        sys::poll::wait_until_readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
         while ring.has_arrived(*slot) {
             let bytes = copy_segment(ring, *slot);
             ring.give_back(*slot);
@@ -81,7 +83,7 @@ fn receive_frames(
                 let end = packet.frame + packet.captured as usize;
                 taken.push((packet, bytes[packet.frame..end].to_vec()));
             }
-            assert_eq!((packets.left(), packets.broken()), (0, false));
+            assert_eq!((packets.remaining(), packets.is_broken()), (0, false));
         }
         taken.len() >= count
     });
@@ -183,7 +185,7 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
         (0x06, 0, 0, 0),
     ];
     socket.attach(&program).unwrap();
-    let ring = socket.ring(SHAPE).unwrap();
+    let ring = socket.into_ring(SHAPE).unwrap();
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     sender.send(&[&numbered_frame(0, 60)]);
     ring.bind(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
@@ -205,8 +207,8 @@ fn outgoing_frames_can_be_excluded() {
     let Some(pair) = silent_pair() else { return };
     let socket = pair.server.run_in_network_namespace(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
-    socket.promiscuous(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
-    let ring = socket.ring(SHAPE).unwrap();
+    socket.make_promiscuous(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
+    let ring = socket.into_ring(SHAPE).unwrap();
     ring.bind(0).unwrap();
     open_sender(&pair.server, SERVER_DEVICE).send(&[&numbered_frame(1, 60)]);
     open_sender(&pair.client, CLIENT_DEVICE).send(&[&numbered_frame(2, 60)]);
@@ -232,7 +234,7 @@ fn ring_on_removed_interface_reports_an_error() {
         "it goes on when the interface is up"
     );
     pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
-    assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
+    assert!(sys::poll::wait_until_readable(&[ring.as_fd()], Some(WAIT_TIMEOUT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
     let gone = sender.send(&[&numbered_frame(4, 60)]);
     assert!(
@@ -253,7 +255,7 @@ fn unsendable_frame_is_refused_and_reported() {
     let sent = sender.send(&slices);
     assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStopReason::Refused(EMSGSIZE)) });
     assert_eq!(receive_frames(&ring, &mut 0, 150).len(), 150);
-    assert!(sys::poll::wait_until_writable(&sender, LIMIT));
+    assert!(sys::poll::wait_until_writable(&sender, WAIT_TIMEOUT));
     let nowhere = pair
         .client
         .run_in_network_namespace(|| PacketSender::open(4711, QdiscMode::Bypass))

@@ -21,7 +21,7 @@ fn mapping_made_after_sealing_never_becomes_writable() {
         [(&before, true, Ok(())), (&after, false, Err(Errno::ACCESS))]
     {
         let base = mapping.base();
-        assert_eq!(maps::may_write(base.addr().get()), Some(may_write));
+        assert_eq!(maps::may_become_writable(base.addr().get()), Some(may_write));
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the range is a mapping of ours into which no reference exists; its contents stay.
         let widened = unsafe { mprotect(base.as_ptr().cast(), mapping.len(), flags) };

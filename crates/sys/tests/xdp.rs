@@ -117,13 +117,13 @@ fn sent_frames_are_received_and_all_returned() {
         });
     });
     assert!(received == frames, "the same frames in the same order");
-    let lent = socket.fill.as_ref().unwrap().waiting().unwrap();
+    let lent = socket.fill.as_ref().unwrap().pending_entries().unwrap();
     assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
     let statistics = socket.statistics().unwrap();
     assert_eq!((statistics.rx_dropped, statistics.rx_full, statistics.rx_invalid), (0, 0, 0));
     redirect.release(0).unwrap();
     send_batches(&pair, CLIENT_DEVICE, &frames[..10], |_| {});
-    let quiet = poll::readable(&[socket.as_fd()], Some(Duration::from_millis(50)));
+    let quiet = poll::wait_until_readable(&[socket.as_fd()], Some(Duration::from_millis(50)));
     assert_eq!(quiet, [false], "frames of a queue without a socket go to the host");
 }
 
@@ -167,7 +167,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
             retire_ms: 1,
             reserve: 0,
         };
-        let ring = socket.ring(shape).unwrap();
+        let ring = socket.into_ring(shape).unwrap();
         ring.bind(interface_index("back1")).unwrap();
         ring
     });
@@ -193,7 +193,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         watch.statistics().unwrap().packets == frames.len() as u64
     });
     assert!(moving.is_empty() && used_frames.len() > 1);
-    let lent = first.fill.as_ref().unwrap().waiting().unwrap();
+    let lent = first.fill.as_ref().unwrap().pending_entries().unwrap();
     assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
     let (first_statistics, second_statistics) =
         (first.statistics().unwrap(), second.statistics().unwrap());
@@ -263,7 +263,7 @@ fn long_frames_span_several_descriptors() {
         wait_until("they have come", || {
             descriptors.clear();
             socket.rx.as_mut().unwrap().take(&mut descriptors, 1000).unwrap();
-            for XdpDescriptor { address, length, continues } in &descriptors {
+            for XdpDescriptor { address, length, is_continued: continues } in &descriptors {
                 let begin = whole.len();
                 whole.resize(begin + *length as usize, 0);
                 assert!(umem.memory().copy(*address as usize, &mut whole[begin..]));
@@ -298,8 +298,8 @@ fn xdp_socket_errors_name_queue_and_interface() {
             socket.fill.as_mut().unwrap().lend(&[outside]).unwrap_err().errno,
             Errno::INVAL.raw_os_error()
         );
-        let long = XdpDescriptor { address: 100, length: SHAPE.frame, continues: false };
+        let long = XdpDescriptor { address: 100, length: SHAPE.frame, is_continued: false };
         assert!(socket.tx.as_mut().unwrap().enqueue(&[long]).is_err());
-        assert_eq!(socket.fill.as_ref().unwrap().waiting().unwrap(), 0);
+        assert_eq!(socket.fill.as_ref().unwrap().pending_entries().unwrap(), 0);
     });
 }

@@ -26,7 +26,7 @@ pub fn case_directory() -> Option<PathBuf> {
 /// captures](crate::generated_captures()), so that a test can run on both sets. If the directory
 /// does not exist, reports a skip and returns `None`.
 pub fn corpus_captures() -> Option<Captures> {
-    Some(Captures { root: case_directory()?, paths: capture_paths()?, outside: true })
+    Some(Captures { root: case_directory()?, paths: capture_paths()?, is_external: true })
 }
 
 /// Returns the paths of all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted. If the

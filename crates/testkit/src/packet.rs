@@ -21,7 +21,7 @@ pub struct Frame {
     next: NextField,
     network: Option<Network>,
     /// Offset in bytes of the length field of an 802.3 frame; `None` for any other frame.
-    length_at: Option<usize>,
+    length_offset: Option<usize>,
     padded_to: usize,
 }
 
@@ -88,7 +88,7 @@ impl Frame {
     }
 
     /// Begins a Linux cooked frame, version 1.
-    pub fn cooked() -> Self {
+    pub fn linux_cooked_v1() -> Self {
         let mut bytes = vec![0, 0, 0, 1, 0, 6];
         bytes.extend(SOURCE_MAC);
         bytes.extend([0; 4]);
@@ -129,7 +129,7 @@ impl Frame {
     /// before the LLC header becomes the 802.3 length field.
     #[must_use]
     pub fn append_snap_header(mut self) -> Self {
-        self.length_at = self.bytes.len().checked_sub(2);
+        self.length_offset = self.bytes.len().checked_sub(2);
         self.bytes.extend([0xaa, 0xaa, 3, 0, 0, 0, 0, 0]);
         self.next = NextField::Ethertype(self.bytes.len() - 2);
         self
@@ -177,10 +177,9 @@ impl Frame {
         self
     }
 
-    /// Appends options, zero-padded to a multiple of 4 bytes, to an IPv4 header that has no payload
-    /// yet.
+    /// Appends options, zero-padded to a multiple of 4 bytes, to an IPv4 header without payload.
     #[must_use]
-    pub fn options(mut self, options: &[u8]) -> Self {
+    pub fn ipv4_options(mut self, options: &[u8]) -> Self {
         let at = self.network_layer_mut().at;
         self.bytes.extend(options);
         let length = (self.bytes.len() - at).next_multiple_of(4);
@@ -201,13 +200,13 @@ impl Frame {
             self.bytes[at + 6..at + 8].copy_from_slice(&[high, low]);
             return self;
         }
-        self.extension(44, &[0, high, low, 0, 0, 0, 1])
+        self.ipv6_extension(44, &[0, high, low, 0, 0, 0, 1])
     }
 
     /// Appends an IPv6 extension header of type `header`. `body` contains all bytes after the
     /// next-header byte, so its first byte is the length field.
     #[must_use]
-    pub fn extension(mut self, header: u8, body: &[u8]) -> Self {
+    pub fn ipv6_extension(mut self, header: u8, body: &[u8]) -> Self {
         let at = self.bytes.len();
         let protocol = std::mem::replace(&mut self.network_layer_mut().protocol, at);
         self.bytes[protocol] = header;
@@ -291,8 +290,7 @@ impl Frame {
         self.finish()
     }
 
-    /// Sets the EtherType in the header that was appended last, appends the payload, and returns
-    /// the frame.
+    /// Sets the EtherType in the last header, appends the payload, and returns the frame.
     pub fn ethertype(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
         self.set_next_type(ethertype);
         self.bytes.extend(payload);
@@ -300,7 +298,7 @@ impl Frame {
     }
 
     const fn new(bytes: Vec<u8>, next: NextField) -> Self {
-        Self { bytes, next, network: None, length_at: None, padded_to: 0 }
+        Self { bytes, next, network: None, length_offset: None, padded_to: 0 }
     }
 
     fn network_layer_mut(&mut self) -> &mut Network {
@@ -375,7 +373,7 @@ impl Frame {
     }
 
     fn finish(mut self) -> Vec<u8> {
-        if let Some(at) = self.length_at {
+        if let Some(at) = self.length_offset {
             let length = (self.bytes.len() - at - 2) as u16;
             self.bytes[at..at + 2].copy_from_slice(&length.to_be_bytes());
         }
@@ -443,7 +441,7 @@ mod tests {
 
     #[test]
     fn ipv6_extension_headers_name_the_next_header() {
-        let frame = Frame::raw().ipv6("::1", "::2").extension(0, &[0; 7]).fragment(16, true);
+        let frame = Frame::raw().ipv6("::1", "::2").ipv6_extension(0, &[0; 7]).fragment(16, true);
         let frame = frame.protocol(17, b"data");
         assert_eq!(frame[6], 0);
         assert_eq!(frame[40], 44);

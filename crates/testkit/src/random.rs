@@ -32,7 +32,7 @@ impl Random {
     }
 
     /// Returns the next 64 random bits.
-    pub const fn next(&mut self) -> u64 {
+    pub const fn next_u64(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let answer = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
         let (third, fourth) = (c ^ a, d ^ b);
@@ -43,7 +43,7 @@ impl Random {
     /// Returns a number below `limit`, which must not be 0. The bias is below 2⁻³² for 32-bit
     /// limits.
     pub const fn below(&mut self, limit: u64) -> u64 {
-        ((self.next() as u128 * limit as u128) >> 64) as u64
+        ((self.next_u64() as u128 * limit as u128) >> 64) as u64
     }
 
     /// Returns a random number in a range, which must not be empty.
@@ -64,7 +64,7 @@ impl Random {
     /// Fills a slice with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(next_splitmix64(&mut state), 0xe220_a839_7b1d_cdaf);
         assert_eq!(next_splitmix64(&mut state), 0x6e78_9e6a_a1b9_65f4);
         let mut random = Random { state: [1, 2, 3, 4] };
-        let first: Vec<u64> = (0..4).map(|_| random.next()).collect();
+        let first: Vec<u64> = (0..4).map(|_| random.next_u64()).collect();
         assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
     }
 

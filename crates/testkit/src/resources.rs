@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use sys::bpf::{ObjectKind, Side, object_ids, tcx_chain};
+use sys::bpf::{ObjectKind, TrafficDirection, object_ids, tcx_chain};
 use sys::net::RouteSocket;
 
 /// Amounts of resources, by description. An amount is a count or, for memory, a number of bytes.
@@ -57,7 +57,7 @@ impl Resources {
                 .expect("links")
                 .interface_by_name(SERVER_DEVICE)
                 .expect("the device");
-            for side in [Side::Ingress, Side::Egress] {
+            for side in [TrafficDirection::Ingress, TrafficDirection::Egress] {
                 let chain = tcx_chain(device.index, side).expect("a chain");
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);
             }

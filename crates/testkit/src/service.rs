@@ -17,7 +17,7 @@ pub struct ServiceManager {
     socket: PathBuf,
     store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
     /// Number of keep-alive pings (`WATCHDOG=1`) that the service has sent.
-    reports: Arc<AtomicUsize>,
+    watchdog_pings: Arc<AtomicUsize>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -55,14 +55,14 @@ impl ServiceManager {
                     return;
                 }
                 before = last;
-                let _ = sys::poll::readable(
+                let _ = sys::poll::wait_until_readable(
                     &[std::os::fd::AsFd::as_fd(&notified)],
                     Some(if last { Duration::ZERO } else { POLL_INTERVAL }),
                 );
             }
         };
         let thread = Some(std::thread::spawn(listens));
-        Self { socket, store, reports, stopping, thread }
+        Self { socket, store, watchdog_pings: reports, stopping, thread }
     }
 
     /// Returns the names of the stored descriptors, sorted.
@@ -76,7 +76,7 @@ impl ServiceManager {
     /// Returns the number of keep-alive pings to the watchdog (`WATCHDOG=1`) so far.
     #[must_use]
     pub fn watchdog_ping_count(&self) -> usize {
-        self.reports.load(Ordering::Relaxed)
+        self.watchdog_pings.load(Ordering::Relaxed)
     }
 
     /// Returns duplicates of the stored descriptors whose names contain `part`, sorted by name.

@@ -13,29 +13,29 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The time after which a wait fails the test.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The pause between two checks of a condition.
-const PAUSE: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Blocks until `holds` returns true. `what` names the condition in the failure message.
 ///
 /// # Panics
 ///
-/// After [`LIMIT`].
+/// After [`WAIT_TIMEOUT`].
 #[track_caller]
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < LIMIT, "waited in vain for {LIMIT:?}: {what}");
-        std::thread::park_timeout(PAUSE);
+        assert!(begin.elapsed() < WAIT_TIMEOUT, "waited in vain for {WAIT_TIMEOUT:?}: {what}");
+        std::thread::park_timeout(CHECK_INTERVAL);
     }
 }
 
 /// Blocks until no process has the other end of this pipe or socket open.
 ///
 /// # Panics
-/// After [`LIMIT`].
+/// After [`WAIT_TIMEOUT`].
 #[track_caller]
 pub fn wait_until_closed(end: impl AsFd) {
     // If no events are requested, poll reports only errors and hangups.
@@ -68,13 +68,17 @@ pub fn copy_program(from: &Path, to: &Path) {
 /// If the test fails in the separate process, or if no test has this name.
 #[track_caller]
 pub fn run_in_separate_process(name: &str) -> bool {
-    const ALONE: &str = "STREAMLINE_TEST_ALONE";
-    if std::env::var(ALONE).is_ok_and(|alone| alone == name) {
+    const SEPARATE_TEST_VARIABLE: &str = "STREAMLINE_TEST_ALONE";
+    if std::env::var(SEPARATE_TEST_VARIABLE).is_ok_and(|alone| alone == name) {
         return true;
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=2"]);
-    let output = command.env(ALONE, name).stdin(Stdio::null()).output().expect("it starts again");
+    let output = command
+        .env(SEPARATE_TEST_VARIABLE, name)
+        .stdin(Stdio::null())
+        .output()
+        .expect("it starts again");
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success(), "alone in a process {name} fails:\n{text}");

@@ -14,18 +14,18 @@ const LENGTH_MAX: usize = 24 * 9;
 /// Levels and types of control messages.
 mod kind {
     pub(super) const SOL_SOCKET: i32 = 1;
-    pub(super) const IP: i32 = 0;
-    pub(super) const IPV6: i32 = 41;
+    pub(super) const SOL_IP: i32 = 0;
+    pub(super) const SOL_IPV6: i32 = 41;
     pub(super) const TIMESTAMP_MESSAGE: (i32, i32) = (SOL_SOCKET, 29);
     pub(super) const TIMESTAMP_NS_MESSAGE: (i32, i32) = (SOL_SOCKET, 35);
-    pub(super) const DROPS: (i32, i32) = (SOL_SOCKET, 40);
-    pub(super) const IP_PACKET_INFO: (i32, i32) = (IP, 8);
-    pub(super) const IP_TIME_TO_LIVE: (i32, i32) = (IP, 2);
-    pub(super) const IP_TYPE_OF_SERVICE: (i32, i32) = (IP, 1);
-    pub(super) const IP_ORIGINAL_DESTINATION: (i32, i32) = (IP, 20);
-    pub(super) const IPV6_PACKET_INFO: (i32, i32) = (IPV6, 50);
-    pub(super) const HOP_LIMIT: (i32, i32) = (IPV6, 52);
-    pub(super) const IPV6_TRAFFIC_CLASS: (i32, i32) = (IPV6, 67);
+    pub(super) const DROP_COUNT_MESSAGE: (i32, i32) = (SOL_SOCKET, 40);
+    pub(super) const IP_PACKET_INFO: (i32, i32) = (SOL_IP, 8);
+    pub(super) const IP_TIME_TO_LIVE: (i32, i32) = (SOL_IP, 2);
+    pub(super) const IP_TYPE_OF_SERVICE: (i32, i32) = (SOL_IP, 1);
+    pub(super) const IP_ORIGINAL_DESTINATION: (i32, i32) = (SOL_IP, 20);
+    pub(super) const IPV6_PACKET_INFO: (i32, i32) = (SOL_IPV6, 50);
+    pub(super) const IPV6_HOP_LIMIT: (i32, i32) = (SOL_IPV6, 52);
+    pub(super) const IPV6_TRAFFIC_CLASS: (i32, i32) = (SOL_IPV6, 67);
 }
 
 /// The form in which a program expects the addresses and control messages of datagrams.
@@ -57,15 +57,15 @@ impl EncodedControl {
         let wanted = form.control;
         let seconds = (datagram.time_ns / 1_000_000_000).to_ne_bytes();
         let nanoseconds = datagram.time_ns % 1_000_000_000;
-        if wanted.has(ControlMessage::Nanoseconds) {
+        if wanted.contains(ControlMessage::Nanoseconds) {
             encoded.put(kind::TIMESTAMP_NS_MESSAGE, &[&seconds, &nanoseconds.to_ne_bytes()]);
-        } else if wanted.has(ControlMessage::Microseconds) {
+        } else if wanted.contains(ControlMessage::Microseconds) {
             encoded.put(kind::TIMESTAMP_MESSAGE, &[&seconds, &(nanoseconds / 1000).to_ne_bytes()]);
         }
-        if wanted.has(ControlMessage::Drops) && datagram.drops > 0 {
-            encoded.put(kind::DROPS, &[&datagram.drops.to_ne_bytes()]);
+        if wanted.contains(ControlMessage::Drops) && datagram.drops > 0 {
+            encoded.put(kind::DROP_COUNT_MESSAGE, &[&datagram.drops.to_ne_bytes()]);
         }
-        if form.is_v6 && wanted.has(ControlMessage::Destination6) {
+        if form.is_v6 && wanted.contains(ControlMessage::Destination6) {
             let host = address::mapped(datagram.to.ip()).octets();
             encoded.put(kind::IPV6_PACKET_INFO, &[&host, &datagram.interface.to_ne_bytes()]);
         }
@@ -83,27 +83,27 @@ impl EncodedControl {
         to: SocketAddrV4,
     ) {
         let host = to.ip().octets();
-        if wanted.has(ControlMessage::Destination) {
+        if wanted.contains(ControlMessage::Destination) {
             // The local address to answer from, and the destination address in the packet.
             self.put(kind::IP_PACKET_INFO, &[&datagram.interface.to_ne_bytes(), &host, &host]);
         }
-        if wanted.has(ControlMessage::Hops) {
+        if wanted.contains(ControlMessage::Hops) {
             self.put(kind::IP_TIME_TO_LIVE, &[&i32::from(datagram.hops).to_ne_bytes()]);
         }
-        if wanted.has(ControlMessage::ServiceType) {
+        if wanted.contains(ControlMessage::ServiceType) {
             self.put(kind::IP_TYPE_OF_SERVICE, &[&[datagram.service_type]]);
         }
-        if wanted.has(ControlMessage::DestinationPort) {
+        if wanted.contains(ControlMessage::DestinationPort) {
             let address = EncodedAddress::new(datagram.to, false, datagram.interface);
             self.put(kind::IP_ORIGINAL_DESTINATION, &[address.bytes()]);
         }
     }
 
     fn put_ipv6_messages(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>) {
-        if wanted.has(ControlMessage::Hops6) {
-            self.put(kind::HOP_LIMIT, &[&i32::from(datagram.hops).to_ne_bytes()]);
+        if wanted.contains(ControlMessage::Hops6) {
+            self.put(kind::IPV6_HOP_LIMIT, &[&i32::from(datagram.hops).to_ne_bytes()]);
         }
-        if wanted.has(ControlMessage::TrafficClass) {
+        if wanted.contains(ControlMessage::TrafficClass) {
             self.put(kind::IPV6_TRAFFIC_CLASS, &[&i32::from(datagram.service_type).to_ne_bytes()]);
         }
     }
@@ -143,7 +143,7 @@ pub(crate) fn add_drop_count(room: &mut [u8], used: usize, more: u32) -> Option<
     while let Some(message) = room.get_mut(at..used).filter(|rest| rest.len() >= HEADER_SIZE) {
         let length = message.first_chunk().map_or(0, |length| usize::from_ne_bytes(*length));
         let found = (word(message, 8), word(message, 12));
-        if found == (Some(kind::DROPS.0), Some(kind::DROPS.1))
+        if found == (Some(kind::DROP_COUNT_MESSAGE.0), Some(kind::DROP_COUNT_MESSAGE.1))
             && let Some(place) = message.get_mut(HEADER_SIZE..HEADER_SIZE + 4)
             && let Ok(drops) = <[u8; 4]>::try_from(&*place)
         {
@@ -155,7 +155,7 @@ pub(crate) fn add_drop_count(room: &mut [u8], used: usize, more: u32) -> Option<
     let start = used.next_multiple_of(8);
     let place = room.get_mut(start..start + HEADER_SIZE + 8)?;
     let length = (HEADER_SIZE + 4).to_ne_bytes();
-    let (level, kind) = kind::DROPS;
+    let (level, kind) = kind::DROP_COUNT_MESSAGE;
     let words = [level.to_ne_bytes(), kind.to_ne_bytes(), more.to_ne_bytes(), [0; 4]];
     let source = length.iter().chain(words.as_flattened());
     place.iter_mut().zip(source).for_each(|(to, from)| *to = *from);

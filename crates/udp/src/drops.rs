@@ -59,7 +59,7 @@ impl DropCounts {
 
     /// Returns the number of datagrams that the rings and the placeholder (kernel socket) have
     /// dropped.
-    pub(crate) fn all(&self) -> u32 {
+    pub(crate) fn total(&self) -> u32 {
         let by_kernel = self.by_kernel.load(Ordering::Relaxed);
         self.by_ring.load(Ordering::Relaxed).wrapping_add(by_kernel)
     }

@@ -11,7 +11,8 @@ const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 static FORK_COUNT: AtomicU32 = AtomicU32::new(1);
 /// For each descriptor, the value of [`FORK_COUNT`] when the program created the socket with this
 /// descriptor; 0 if its creation is not recorded.
-static CREATED: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
+static CREATION_FORK_COUNTS: [AtomicU32; DESCRIPTORS_MAX] =
+    [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 
 /// The origin of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,17 +28,17 @@ pub(crate) enum Origin {
 
 /// Records that the program has created a socket.
 pub(crate) fn record_created_socket(number: i32) {
-    set(number, FORK_COUNT.load(Ordering::SeqCst));
+    record_fork_count(number, FORK_COUNT.load(Ordering::SeqCst));
 }
 
 /// Records that descriptor `to` is a duplicate of descriptor `from`, and so has the same origin.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
-    set(to, creation_fork_count(from));
+    record_fork_count(to, creation_fork_count(from));
 }
 
 /// Removes the record of a socket's creation, because its descriptor is about to be closed.
 pub(crate) fn forget(number: i32) {
-    set(number, 0);
+    record_fork_count(number, 0);
 }
 
 /// Records that the process is about to fork.
@@ -57,21 +58,21 @@ pub(crate) fn of(number: i32) -> Origin {
 /// Discards all recorded origins of sockets in a forked child, because the parent has the same
 /// sockets.
 pub(crate) fn forget_in_child() {
-    CREATED.iter().for_each(|place| place.store(0, Ordering::SeqCst));
+    CREATION_FORK_COUNTS.iter().for_each(|place| place.store(0, Ordering::SeqCst));
 }
 
 fn creation_fork_count(number: i32) -> u32 {
-    place(number).map_or(0, |place| place.load(Ordering::SeqCst))
+    creation_slot(number).map_or(0, |place| place.load(Ordering::SeqCst))
 }
 
-fn set(number: i32, value: u32) {
-    if let Some(place) = place(number) {
+fn record_fork_count(number: i32, value: u32) {
+    if let Some(place) = creation_slot(number) {
         place.store(value, Ordering::SeqCst);
     }
 }
 
-fn place(number: i32) -> Option<&'static AtomicU32> {
-    CREATED.get(usize::try_from(number).ok()?)
+fn creation_slot(number: i32) -> Option<&'static AtomicU32> {
+    CREATION_FORK_COUNTS.get(usize::try_from(number).ok()?)
 }
 
 #[cfg(test)]

@@ -21,12 +21,12 @@ const ETHERNET_TYPE: u16 = 1;
 pub(crate) struct Refusal {
     pub(crate) why: String,
     /// True if the reason for the refusal may cease to apply, so that a later attempt may succeed.
-    pub(crate) may_end: bool,
+    pub(crate) is_temporary: bool,
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { why, may_end: false }
+        Self { why, is_temporary: false }
     }
 }
 
@@ -49,7 +49,7 @@ impl PromotionConditions {
         let found = find_receiving_interfaces(&facts);
         FlowShare::find(number, &facts) == Ok(self.share)
             && found.is_ok_and(|found| list_interface_addresses(&found) == self.hosts)
-            && (report::has_word("force") || !has_packet_rules().unwrap_or(false))
+            && (report::has_option("force") || !has_packet_rules().unwrap_or(false))
     }
 }
 
@@ -74,16 +74,16 @@ pub(crate) fn promote_socket(
     }
     if is_held_by_others(number) {
         let why = "another process has the socket, or may have inherited it".to_owned();
-        return Err(Refusal { why, may_end: true });
+        return Err(Refusal { why, is_temporary: true });
     }
     let share = FlowShare::find(number, facts)?;
-    if !share.is_all() && !report::spins() {
+    if !share.is_all() && !report::is_spin_requested() {
         // While the ring of a member is asleep, the kernel distributes its flows among all members.
         let why = "it shares its port, and its flows would change their socket whenever it sleeps \
                    (STREAMLINE_UDP=spin waits without sleeping)";
-        return Err(Refusal { why: why.to_owned(), may_end: true });
+        return Err(Refusal { why: why.to_owned(), is_temporary: true });
     }
-    if !report::has_word("force") {
+    if !report::has_option("force") {
         match has_packet_rules() {
             Ok(false) => {}
             Ok(true) => {
@@ -143,7 +143,7 @@ fn find_receiving_interfaces(
     let mut others = Vec::new();
     for (index, hosts) in hosts {
         let interface = routes.interface_by_index(index).map_err(|error| error.to_string())?;
-        if interface.hatype != ETHERNET_TYPE || interface.flags.loopback() {
+        if interface.hatype != ETHERNET_TYPE || interface.flags.is_loopback() {
             others.push(interface.name);
         } else {
             found.push((interface, hosts));

@@ -1,12 +1,12 @@
 //! Messages for the user: the reason why a socket is not promoted, and the number of datagrams from
 //! the ring of a promoted socket.
 //!
-//! The environment variable [`VARIABLE`] contains options, separated by commas: `report` prints a
-//! line when a promoted socket is closed; `quiet` suppresses the message about a socket that is not
-//! promoted; `force` promotes sockets although firewall rules exist, which then do not apply;
-//! `always` promotes sockets however few datagrams they receive; `spin` does so too, and lets waits
-//! spin instead of sleeping. `delay=MICROSECONDS` lets datagrams wait in the ring of a sleeping
-//! server for at most this time.
+//! The environment variable [`OPTIONS_VARIABLE`] contains options, separated by commas: `report`
+//! prints a line when a promoted socket is closed; `quiet` suppresses the message about a socket
+//! that is not promoted; `force` promotes sockets although firewall rules exist, which then do not
+//! apply; `always` promotes sockets however few datagrams they receive; `spin` does so too, and
+//! lets waits spin instead of sleeping. `delay=MICROSECONDS` lets datagrams wait in the ring of a
+//! sleeping server for at most this time.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use sys::preload::message::print_message;
 
 /// Name of the environment variable with the user's options.
-const VARIABLE: &str = "STREAMLINE_UDP";
+const OPTIONS_VARIABLE: &str = "STREAMLINE_UDP";
 
 /// Numbers of datagrams of a socket since its promotion.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,22 +30,22 @@ pub(crate) struct Totals {
     pub(crate) damaged: u64,
 }
 
-/// Returns true if the environment variable [`VARIABLE`] contains this option.
-pub(crate) fn has_word(word: &str) -> bool {
-    let value = std::env::var(VARIABLE).unwrap_or_default();
+/// Returns true if the environment variable [`OPTIONS_VARIABLE`] contains this option.
+pub(crate) fn has_option(word: &str) -> bool {
+    let value = std::env::var(OPTIONS_VARIABLE).unwrap_or_default();
     value.split(',').any(|one| one.trim() == word)
 }
 
 /// Returns true if the user has requested rings however low the rate is (`always` or `spin`).
 pub(crate) fn is_rate_ignored() -> bool {
     static IS_RATE_IGNORED: OnceLock<bool> = OnceLock::new();
-    *IS_RATE_IGNORED.get_or_init(|| has_word("always") || has_word("spin"))
+    *IS_RATE_IGNORED.get_or_init(|| has_option("always") || has_option("spin"))
 }
 
 /// Returns true if the user has requested that waits spin instead of sleeping (`spin`).
-pub(crate) fn spins() -> bool {
+pub(crate) fn is_spin_requested() -> bool {
     static IS_SPINNING: OnceLock<bool> = OnceLock::new();
-    *IS_SPINNING.get_or_init(|| has_word("spin"))
+    *IS_SPINNING.get_or_init(|| has_option("spin"))
 }
 
 /// Minimum delay that the user may request.
@@ -58,7 +58,7 @@ const RING_DELAY_MAX: Duration = Duration::from_millis(10);
 /// `None` if the user has not requested such a delay.
 pub(crate) fn ring_delay() -> Option<Duration> {
     static RING_DELAY: OnceLock<Option<Duration>> = OnceLock::new();
-    *RING_DELAY.get_or_init(|| parse_delay(&std::env::var(VARIABLE).unwrap_or_default()))
+    *RING_DELAY.get_or_init(|| parse_delay(&std::env::var(OPTIONS_VARIABLE).unwrap_or_default()))
 }
 
 fn parse_delay(words: &str) -> Option<Duration> {
@@ -71,14 +71,14 @@ fn parse_delay(words: &str) -> Option<Duration> {
 /// `quiet`.
 pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-    if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
+    if !has_option("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {
         print_message(&format!("udp {local}: received by the kernel, not from a ring: {why}"));
     }
 }
 
 /// Prints the counts of a promoted socket that is closed, if the user has requested `report`.
 pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals) {
-    if !has_word("report") {
+    if !has_option("report") {
         return;
     }
     let Totals { from_ring, from_kernel, lost, damaged } = *totals;

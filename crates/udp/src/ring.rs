@@ -17,8 +17,10 @@ struct IpLayout {
     address: usize,
     hops: usize,
 }
-const IPV4: IpLayout = IpLayout { length: 20, source: 12, destination: 16, address: 4, hops: 8 };
-const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
+const IPV4_LAYOUT: IpLayout =
+    IpLayout { length: 20, source: 12, destination: 16, address: 4, hops: 8 };
+const IPV6_LAYOUT: IpLayout =
+    IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
 /// Length of a UDP header in bytes.
 const UDP_HEADER_SIZE: usize = 8;
 /// Minimum memory of a ring on all processors together, in bytes.
@@ -35,7 +37,7 @@ const EMPTY_READS_PER_CHECK: u32 = 1024;
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,
     /// Index in `sources` of the interface ring that the next read examines first.
-    first: usize,
+    first_source: usize,
     frame: Box<[u8]>,
     pending: Option<PendingDatagrams>,
     empty_looks: u32,
@@ -132,7 +134,7 @@ impl Ring {
         }
         Ok(Self {
             sources,
-            first: 0,
+            first_source: 0,
             frame: vec![0; FRAME_MAX].into_boxed_slice(),
             pending: None,
             empty_looks: 0,
@@ -142,7 +144,7 @@ impl Ring {
     }
 
     /// Returns the names of the interfaces, separated by commas.
-    pub(crate) fn interfaces(&self) -> String {
+    pub(crate) fn interface_names(&self) -> String {
         let names = self.sources.iter().map(|source| source.interface.name.as_str());
         names.collect::<Vec<_>>().join(", ")
     }
@@ -173,7 +175,7 @@ impl Ring {
     }
 
     /// Removes the datagram that [`Self::peek`] has returned.
-    pub(crate) fn pass(&mut self) {
+    pub(crate) fn remove_peeked(&mut self) {
         self.read += 1;
         if let Some(PendingDatagrams { start, end, segment, .. }) = &mut self.pending {
             *start += (*segment).max(1);
@@ -204,12 +206,12 @@ impl Ring {
     /// Copies the next frame, from the interfaces in rotation. Returns false if none has a frame.
     fn read_frame(&mut self) -> bool {
         let count = self.sources.len();
-        for position in self.first..self.first + count {
+        for position in self.first_source..self.first_source + count {
             let number = position % count;
             let Some(source) = self.sources.get_mut(number) else { continue };
             let whole = |frame: &CapturedFrame, _: &[u8]| Some(frame.captured);
             if let Some((frame, copied)) = source.capture.next_frame(&mut self.frame, 0, whole) {
-                self.first = number + 1;
+                self.first_source = number + 1;
                 let bytes = self.frame.get(..copied).unwrap_or_default();
                 self.pending = parse_datagrams(bytes, &frame, source.interface.index);
                 self.damaged += u64::from(self.pending.is_none());
@@ -252,7 +254,7 @@ impl Ring {
     }
 
     /// Returns the number of datagrams that the program has received from this ring.
-    pub(crate) fn read(&self) -> u64 {
+    pub(crate) fn read_count(&self) -> u64 {
         self.read
     }
 
@@ -281,7 +283,7 @@ impl InterfaceRing {
         let family = |is_v4: bool, header: &str| {
             let own = hosts.iter().filter(|host| host.is_ipv4() == is_v4);
             let own: Vec<String> = own.map(|host| format!("dst host {host}")).collect();
-            let flows = share.condition(is_v4);
+            let flows = share.pcap_condition(is_v4);
             (!own.is_empty()).then(|| format!("({header} and ({}){flows})", own.join(" or ")))
         };
         // Headers without options or extensions.
@@ -292,12 +294,12 @@ impl InterfaceRing {
         });
         let wanted = CaptureSettings {
             interface: interface.name.clone(),
-            take: Some(format!(
+            take_filter: Some(format!(
                 "udp dst port {port}{from} and ether[0] & 1 = 0 and ({})",
                 families.join(" or ")
             )),
             host_wakes: true,
-            ring: receive_buffer.map(ring_size),
+            ring_bytes: receive_buffer.map(ring_size),
             ..CaptureSettings::default()
         };
         let capture = Capture::open(&wanted, &Options::default());
@@ -326,8 +328,8 @@ fn parse_datagrams(
     let word = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
     let is_v4 = *packet.first()? >> 4 == 4;
     let (ip, total) = match is_v4 {
-        true => (&IPV4, usize::from(word(2)?)),
-        false => (&IPV6, IPV6.length + usize::from(word(4)?)),
+        true => (&IPV4_LAYOUT, usize::from(word(2)?)),
+        false => (&IPV6_LAYOUT, IPV6_LAYOUT.length + usize::from(word(4)?)),
     };
     let udp = packet.get(ip.length..total)?;
     let length = usize::from(word(ip.length + 4)?);

@@ -23,37 +23,37 @@ static EPOLL_SET_STATES: [AtomicU8; DESCRIPTORS_MAX] =
 /// Records that the descriptor `set` is an epoll set. Returns false if the sockets in the set must
 /// not have rings, because the program waits on the set with calls other than `epoll_wait`, or
 /// because the number of the descriptor is too high to be recorded.
-pub(crate) fn note(set: i32) -> bool {
-    let Some(place) = place(set) else { return false };
+pub(crate) fn record_epoll_set(set: i32) -> bool {
+    let Some(place) = state_slot(set) else { return false };
     let before = place.compare_exchange(UNKNOWN, KNOWN, Ordering::AcqRel, Ordering::Acquire);
     before != Err(WAITED_WITH_OTHER_CALLS)
 }
 
 /// Returns true if a descriptor is known to be an epoll set.
 pub(crate) fn is_known(number: i32) -> bool {
-    place(number).is_some_and(|place| place.load(Ordering::Acquire) != UNKNOWN)
+    state_slot(number).is_some_and(|place| place.load(Ordering::Acquire) != UNKNOWN)
 }
 
 /// Records that the program waits on an epoll set with calls other than `epoll_wait`. The sockets
 /// of the set return to the kernel permanently.
 pub(crate) fn record_unsupported_wait(set: i32) {
-    let Some(place) = place(set) else { return };
+    let Some(place) = state_slot(set) else { return };
     if place.swap(WAITED_WITH_OTHER_CALLS, Ordering::AcqRel) == WAITED_WITH_OTHER_CALLS {
         return;
     }
     table::for_each_classified_socket(|socket| {
         if socket.is_in_epoll_set(set) {
-            socket.demote();
+            socket.return_permanently();
         }
     });
 }
 
 /// Forgets a descriptor that is about to be closed. Returns true if it was an epoll set.
 pub(crate) fn forget(number: i32) -> bool {
-    let before = place(number).map(|place| place.swap(UNKNOWN, Ordering::AcqRel));
+    let before = state_slot(number).map(|place| place.swap(UNKNOWN, Ordering::AcqRel));
     before.is_some_and(|before| before != UNKNOWN)
 }
 
-fn place(number: i32) -> Option<&'static AtomicU8> {
+fn state_slot(number: i32) -> Option<&'static AtomicU8> {
     EPOLL_SET_STATES.get(usize::try_from(number).ok()?)
 }

@@ -51,8 +51,10 @@ impl FlowShare {
         if sockets.len() == 1 {
             return Ok(Self::ALL);
         }
-        let bound = &sockets.iter().find(|socket| socket.inode == own).ok_or(others)?.bound;
-        let is_equal = |socket: &ReceivingSocket| socket.bound == *bound && !socket.is_connected;
+        let bound =
+            &sockets.iter().find(|socket| socket.inode == own).ok_or(others)?.family_and_address;
+        let is_equal =
+            |socket: &ReceivingSocket| socket.family_and_address == *bound && !socket.is_connected;
         if !facts.shares_port || !sockets.iter().all(is_equal) {
             return Err(others.to_owned());
         }
@@ -85,7 +87,7 @@ impl FlowShare {
     /// IPv4 if `is_v4` is true, else for IPv6. The text begins with ` and `; it is empty if the
     /// share contains all flows. The condition assumes an IP header without options and extension
     /// headers, so that the ports follow the header directly.
-    pub(crate) fn condition(self, is_v4: bool) -> String {
+    pub(crate) fn pcap_condition(self, is_v4: bool) -> String {
         let Self { member, members } = self;
         if self.is_all() {
             return String::new();
@@ -100,7 +102,7 @@ impl FlowShare {
 struct ReceivingSocket {
     /// Local address of the socket: true for IPv6, and the address and port in the notation of
     /// `/proc/net/udp`.
-    bound: (bool, String),
+    family_and_address: (bool, String),
     inode: u64,
     is_connected: bool,
 }
@@ -118,13 +120,14 @@ fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
     let lines = of_v4.lines().map(|line| (line, false)).chain(of_v6);
     let mut found: Vec<ReceivingSocket> = lines
         .filter_map(|(line, is_v6)| parse_socket(line, is_v6))
-        .filter(|socket| may_receive(&socket.bound.1, facts.local))
+        .filter(|socket| may_receive(&socket.family_and_address.1, facts.local))
         .collect();
     // An IPv6 socket that receives IPv6 only does not compete with an IPv4 socket.
-    if facts.local.is_ipv4() && found.iter().any(|socket| socket.bound.0) {
+    if facts.local.is_ipv4() && found.iter().any(|socket| socket.family_and_address.0) {
         let known = descriptors_by_inode();
         let is_apart = |socket: &ReceivingSocket| {
-            socket.bound.0 && known.get(&socket.inode).is_some_and(|own| udp::is_v6_only(*own))
+            socket.family_and_address.0
+                && known.get(&socket.inode).is_some_and(|own| udp::is_v6_only(*own))
         };
         found.retain(|socket| !is_apart(socket));
     }
@@ -173,7 +176,7 @@ fn parse_socket(line: &str, is_v6: bool) -> Option<ReceivingSocket> {
     let (bound, peer) = (words.next()?, words.next()?);
     let inode = words.nth(6)?.parse().ok()?;
     let is_connected = peer.bytes().any(|byte| byte != b'0' && byte != b':');
-    Some(ReceivingSocket { bound: (is_v6, bound.to_owned()), inode, is_connected })
+    Some(ReceivingSocket { family_and_address: (is_v6, bound.to_owned()), inode, is_connected })
 }
 
 /// Returns true if a socket bound to `bound`, an address and port in the notation of

@@ -51,7 +51,7 @@ struct SocketState {
     numbers: Vec<i32>,
     /// Form in which the program expects addresses and control messages from receive calls. Valid
     /// once the socket is promoted.
-    form: ReceiveFormat,
+    receive_format: ReceiveFormat,
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
@@ -62,11 +62,11 @@ struct SocketState {
     is_awake: bool,
     /// The last measurement of the rate of datagrams: its time, and the number of datagrams
     /// received up to that time. `None` before the first measurement.
-    measured: Option<(Instant, u64)>,
+    rate_sample: Option<(Instant, u64)>,
     /// The last measurement of the fraction of datagrams that come from the ring: its time, and the
     /// numbers of datagrams received up to this time, in total and from the ring. `None` before the
     /// first measurement.
-    measured_share: Option<(Instant, u64, u64)>,
+    share_sample: Option<(Instant, u64, u64)>,
     /// The conditions under which the socket was last promoted, and the time at which they were
     /// last checked; `None` if the socket has never been promoted.
     conditions: Option<(PromotionConditions, Instant)>,
@@ -82,7 +82,7 @@ enum Stage {
     /// The socket is not promoted, but may be promoted from `not_before` on (`None` means at any
     /// time). `datagrams` is the number of datagrams received from the kernel since the time
     /// `since`; `since` is `None` until the first datagram.
-    Counted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
+    Unpromoted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
     /// The socket is promoted: it has this ring.
     Promoted(Box<Ring>),
     /// The socket is not promoted: it has no ring, and never will.
@@ -102,7 +102,7 @@ impl Drop for LockedSocket<'_> {
 
 impl Stage {
     const fn counted(not_before: Option<Instant>) -> Self {
-        Self::Counted { datagrams: 0, since: None, not_before }
+        Self::Unpromoted { datagrams: 0, since: None, not_before }
     }
 
     /// Returns the number of datagrams that the current ring has dropped; 0 if the socket is not
@@ -121,14 +121,14 @@ impl Socket {
             stage: Stage::counted(None),
             registrations: Vec::new(),
             numbers: Vec::new(),
-            form: ReceiveFormat { is_v6: false, control: ControlMessages::NONE },
+            receive_format: ReceiveFormat { is_v6: false, control: ControlMessages::NONE },
             local: None,
             is_connected: false,
             from_kernel: 0,
             last_from_kernel: None,
             is_awake: false,
-            measured: None,
-            measured_share: None,
+            rate_sample: None,
+            share_sample: None,
             conditions: None,
             not_before: None,
             is_final: false,
@@ -194,21 +194,21 @@ impl Socket {
     /// Updates the set of control messages that the program requests.
     pub(crate) fn update_requested_control_messages(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
-            locked.state.form.control = ControlMessages::requested_by(number);
+            locked.state.receive_format.control = ControlMessages::requested_by(number);
         }
     }
 
     /// Returns true if the program requests the number of datagrams that the socket has dropped.
     pub(crate) fn wants_drop_count(&self) -> bool {
         let Some(locked) = self.lock() else { return false };
-        locked.state.form.control.has(ControlMessage::Drops)
+        locked.state.receive_format.control.contains(ControlMessage::Drops)
     }
 
     /// Returns the number of datagrams that the rings have dropped, or 0 if the program does not
     /// request it. Called after the placeholder (kernel socket) has been read.
     pub(crate) fn update_drops(&self, number: i32) -> u32 {
         let Some(locked) = self.lock() else { return 0 };
-        if !locked.state.form.control.has(ControlMessage::Drops) {
+        if !locked.state.receive_format.control.contains(ControlMessage::Drops) {
             return 0;
         }
         self.drops.update_kernel_drops(number);
@@ -227,16 +227,16 @@ impl Socket {
             return None;
         }
         let mut locked = self.lock()?;
-        let form = locked.state.form;
+        let form = locked.state.receive_format;
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &mut state.stage else { return None };
-        if form.control.has(ControlMessage::Drops) && ring.read_until_pending() {
+        if form.control.contains(ControlMessage::Drops) && ring.read_until_pending() {
             self.drops.update_ring_drops(ring.dropped());
         }
         let datagram = ring.peek()?;
-        let answer = take(&Datagram { drops: self.drops.all(), ..datagram }, form);
+        let answer = take(&Datagram { drops: self.drops.total(), ..datagram }, form);
         if !is_kept {
-            ring.pass();
+            ring.remove_peeked();
         }
         Some(answer)
     }
@@ -250,13 +250,13 @@ impl Socket {
 
     /// Returns the socket to the kernel permanently: ends its ring, so that all later datagrams
     /// reach the placeholder (kernel socket). Datagrams in the ring can still be read.
-    pub(crate) fn demote(&self) {
+    pub(crate) fn return_permanently(&self) {
         self.return_to_kernel(true);
     }
 
     /// Returns the socket to the kernel until it is promoted again. Datagrams in the ring can still
     /// be read.
-    pub(crate) fn release(&self) {
+    pub(crate) fn return_temporarily(&self) {
         self.return_to_kernel(false);
     }
 
@@ -268,9 +268,9 @@ impl Socket {
         self.detach_ring(state, is_final);
     }
 
-    /// Returns the socket to the kernel like [`Socket::release`], until `not_before` at least.
-    /// Returns false and does nothing if the placeholder has datagrams from before the ring woke
-    /// up: newer datagrams would follow them in the placeholder, and be read before the ring.
+    /// Returns the socket to the kernel like [`Socket::return_temporarily`], until `not_before` at
+    /// least. Returns false and does nothing if the placeholder has datagrams from before the ring
+    /// woke up: newer datagrams would follow them in the placeholder, and be read before the ring.
     fn release_in_order(&self, not_before: Option<Instant>) -> bool {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
@@ -311,7 +311,7 @@ impl Socket {
             let mut totals = Totals { from_kernel, ..Totals::default() };
             ring.add_to_totals(&mut totals);
             if let Some(local) = state.local {
-                report::print_totals(local, &ring.interfaces(), &totals);
+                report::print_totals(local, &ring.interface_names(), &totals);
             }
         }
     }

@@ -16,9 +16,9 @@ const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 /// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
 /// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that is not a UDP socket.
-const OTHER: u8 = 1;
+const NOT_A_UDP_SOCKET: u8 = 1;
 /// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that is a UDP socket.
-const SOCKET: u8 = 2;
+const UDP_SOCKET: u8 = 2;
 
 static DESCRIPTOR_CLASSIFICATIONS: [AtomicU8; DESCRIPTORS_MAX] =
     [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
@@ -35,8 +35,8 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     let index = usize::try_from(number).ok()?;
     let kind = DESCRIPTOR_CLASSIFICATIONS.get(index)?;
     match kind.load(Ordering::Acquire) {
-        OTHER => None,
-        SOCKET => lock(SOCKETS.get(index)?).clone(),
+        NOT_A_UDP_SOCKET => None,
+        UDP_SOCKET => lock(SOCKETS.get(index)?).clone(),
         _ => {
             let errno = preload::errno();
             let is_socket = udp::is_udp_socket(number);
@@ -44,13 +44,13 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
             if !is_socket {
                 // A closed descriptor may become a socket without a call of this library.
                 if preload::inode(number).is_some() {
-                    kind.store(OTHER, Ordering::Release);
+                    kind.store(NOT_A_UDP_SOCKET, Ordering::Release);
                 }
                 return None;
             }
             let mut place = lock(SOCKETS.get(index)?);
             let socket = place.get_or_insert_with(|| Arc::new(Socket::new())).clone();
-            kind.store(SOCKET, Ordering::Release);
+            kind.store(UDP_SOCKET, Ordering::Release);
             Some(socket)
         }
     }
@@ -88,7 +88,7 @@ pub(crate) fn record_promoted_socket(socket: &Arc<Socket>) {
 }
 
 /// Returns the sockets that are promoted at present, that is, have a ring.
-pub(crate) fn promoted() -> Vec<Arc<Socket>> {
+pub(crate) fn promoted_sockets() -> Vec<Arc<Socket>> {
     if has_no_promoted_socket() {
         return Vec::new();
     }
@@ -100,7 +100,7 @@ pub(crate) fn promoted() -> Vec<Arc<Socket>> {
 /// Returns true if a descriptor is known not to be a UDP socket.
 pub(crate) fn is_not_udp_socket(number: i32) -> bool {
     let kind = usize::try_from(number).ok().and_then(|index| DESCRIPTOR_CLASSIFICATIONS.get(index));
-    kind.is_some_and(|kind| kind.load(Ordering::Relaxed) == OTHER)
+    kind.is_some_and(|kind| kind.load(Ordering::Relaxed) == NOT_A_UDP_SOCKET)
 }
 
 /// Forgets a descriptor that is about to be closed or replaced. If it is the last descriptor of a
@@ -115,7 +115,7 @@ pub(crate) fn forget(number: i32) {
         for_each_classified_socket(|socket| socket.forget_epoll_set(number));
     }
     if let (Some(kind), Some(place)) = (DESCRIPTOR_CLASSIFICATIONS.get(index), SOCKETS.get(index))
-        && kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET
+        && kind.swap(UNKNOWN, Ordering::AcqRel) == UDP_SOCKET
     {
         let socket = lock(place).take();
         drop(socket);
@@ -138,11 +138,11 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
             {
                 socket.note_number(to_number);
                 *lock(place) = Some(socket);
-                kind.store(SOCKET, Ordering::Release);
+                kind.store(UDP_SOCKET, Ordering::Release);
             }
         }
         // A duplicate outside this table would bypass the ring.
-        (Some(socket), None) => socket.demote(),
+        (Some(socket), None) => socket.return_permanently(),
         (None, _) => {}
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 /// Calls `body` with each UDP socket that has been found among the descriptors of the program.
 pub(crate) fn for_each_classified_socket(body: impl Fn(&Socket)) {
     for (kind, place) in DESCRIPTOR_CLASSIFICATIONS.iter().zip(&SOCKETS) {
-        if kind.load(Ordering::Acquire) == SOCKET
+        if kind.load(Ordering::Acquire) == UDP_SOCKET
             && let Some(socket) = lock(place).clone()
         {
             body(&socket);
@@ -161,7 +161,7 @@ pub(crate) fn for_each_classified_socket(body: impl Fn(&Socket)) {
 /// Forgets all sockets in a forked child, without ending the rings, which the parent still reads.
 pub(crate) fn forget_in_child() {
     for (kind, place) in DESCRIPTOR_CLASSIFICATIONS.iter().zip(&SOCKETS) {
-        if kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET {
+        if kind.swap(UNKNOWN, Ordering::AcqRel) == UDP_SOCKET {
             // A lock that another thread held at the fork stays locked.
             let socket = place.try_lock().ok().and_then(|mut place| place.take());
             std::mem::forget(socket);

@@ -16,10 +16,11 @@ use sys::preload::udp;
 /// Number of descriptors whose waits are counted.
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
-static WAITING: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
+static WAIT_COUNTS: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 /// For each descriptor, true if the program has waited for it in a call that only waits, such as
 /// `poll` or `epoll_wait`.
-static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
+static HAS_BEEN_WAITED_FOR: [AtomicBool; DESCRIPTORS_MAX] =
+    [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 
 /// A thread's wait for a descriptor, which ends when the value is dropped.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Wait {
     /// Begins a wait for a descriptor in a call such as `poll` or `epoll_wait`, which only waits
     /// and receives nothing.
     pub(crate) fn begin(number: i32) -> Self {
-        if let Some(known) = place(&KNOWN, number) {
+        if let Some(known) = slot(&HAS_BEEN_WAITED_FOR, number) {
             known.store(true, Ordering::Relaxed);
         }
         Self::begin_receive(number)
@@ -37,7 +38,7 @@ impl Wait {
 
     /// Begins the wait of a receive call, which may wait for a datagram on a descriptor.
     pub(crate) fn begin_receive(number: i32) -> Self {
-        let place = place(&WAITING, number);
+        let place = slot(&WAIT_COUNTS, number);
         if let Some(count) = place {
             count.fetch_add(1, Ordering::SeqCst);
         }
@@ -55,28 +56,28 @@ impl Drop for Wait {
 
 /// Returns true if a thread waits for the descriptor `number`.
 pub(crate) fn has_waiter(number: i32) -> bool {
-    place(&WAITING, number).is_some_and(|count| count.load(Ordering::SeqCst) > 0)
+    slot(&WAIT_COUNTS, number).is_some_and(|count| count.load(Ordering::SeqCst) > 0)
 }
 
 /// Returns true if the program has waited for a descriptor in a call such as `poll` or
 /// `epoll_wait`, which only waits and receives nothing.
-pub(crate) fn is_known(number: i32) -> bool {
-    place(&KNOWN, number).is_some_and(|known| known.load(Ordering::Relaxed))
+pub(crate) fn has_been_waited_for(number: i32) -> bool {
+    slot(&HAS_BEEN_WAITED_FOR, number).is_some_and(|known| known.load(Ordering::Relaxed))
 }
 
 /// Forgets that the program has waited for a descriptor. Called when the descriptor is about to be
 /// closed.
 pub(crate) fn forget(number: i32) {
-    if let Some(known) = place(&KNOWN, number) {
+    if let Some(known) = slot(&HAS_BEEN_WAITED_FOR, number) {
         known.store(false, Ordering::Relaxed);
     }
 }
 
 /// Forgets the waits of the parent's threads, which a forked child does not have.
 pub(crate) fn forget_in_child() {
-    WAITING.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    WAIT_COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
-fn place<T>(all: &'static [T], number: i32) -> Option<&'static T> {
+fn slot<T>(all: &'static [T], number: i32) -> Option<&'static T> {
     all.get(usize::try_from(number).ok()?)
 }

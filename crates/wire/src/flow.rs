@@ -37,9 +37,9 @@ pub struct Flow {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
     /// From the lower address and port to the higher.
-    Up,
+    LowToHigh,
     /// From the higher address and port to the lower.
-    Down,
+    HighToLow,
 }
 
 impl Flow {
@@ -86,9 +86,9 @@ impl Flow {
     #[must_use]
     pub fn normalized(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {
-            (self, Direction::Up)
+            (self, Direction::LowToHigh)
         } else {
-            (self.reversed(), Direction::Down)
+            (self.reversed(), Direction::HighToLow)
         }
     }
 
@@ -190,11 +190,11 @@ mod tests {
     fn both_directions_normalize_to_one_flow() {
         let up = parse_flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
         let down = up.reversed();
-        assert_eq!(up.normalized(), (up, Direction::Up));
-        assert_eq!(down.normalized(), (up, Direction::Down));
+        assert_eq!(up.normalized(), (up, Direction::LowToHigh));
+        assert_eq!(down.normalized(), (up, Direction::HighToLow));
         let same_host = parse_flow("127.0.0.1", "127.0.0.1", Some((80, 1234)));
-        assert_eq!(same_host.normalized(), (same_host, Direction::Up));
-        assert_eq!(same_host.reversed().normalized(), (same_host, Direction::Down));
+        assert_eq!(same_host.normalized(), (same_host, Direction::LowToHigh));
+        assert_eq!(same_host.reversed().normalized(), (same_host, Direction::HighToLow));
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Ipv4 {
     }
 
     /// Returns the type of service: six bits of DSCP, two bits of ECN.
-    pub const fn service(&self) -> u8 {
+    pub const fn type_of_service(&self) -> u8 {
         self.service
     }
 

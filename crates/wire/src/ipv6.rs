@@ -139,11 +139,11 @@ pub struct FragmentHeader {
     /// IPv6 header, in bytes.
     pub announced_at: u16,
     /// Type of the first header in the fragmentable part of the complete packet.
-    pub next: u8,
+    pub next_header: u8,
     /// Offset of the fragment's data in the fragmentable part of the complete packet, in bytes.
     pub offset: u16,
     /// True if more fragments of the packet follow.
-    pub more: bool,
+    pub has_more_fragments: bool,
     /// Identification that the fragments of a packet share.
     pub identification: u32,
 }
@@ -167,9 +167,9 @@ pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
                 return Some(FragmentHeader {
                     at,
                     announced_at,
-                    next,
+                    next_header: next,
                     offset,
-                    more,
+                    has_more_fragments: more,
                     identification,
                 });
             }
@@ -329,9 +329,9 @@ mod tests {
         let found = FragmentHeader {
             at: 40,
             announced_at: 6,
-            next: 17,
+            next_header: 17,
             offset: 0x5a8,
-            more: true,
+            has_more_fragments: true,
             identification: 0x0102_0304,
         };
         assert_eq!(find_fragment_header(&ipv6_packet(44, &header)), Some(found));
@@ -355,7 +355,7 @@ mod tests {
         }
         // Reserved bits are ignored.
         let last = find_fragment_header(&ipv6_packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
-        assert_eq!((last.offset, last.more), (8, false));
+        assert_eq!((last.offset, last.has_more_fragments), (8, false));
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub mod tcp;
 pub mod udp;
 pub mod vlan;
 
-pub mod cooked;
-pub mod emit;
+pub mod build;
+pub mod linux_cooked;
 
 pub mod address;
 pub mod checksum;

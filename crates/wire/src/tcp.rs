@@ -111,7 +111,7 @@ impl Tcp {
 
     /// Returns true if all TCP flags in `flags` are set.
     #[inline]
-    pub const fn has(&self, flags: u8) -> bool {
+    pub const fn has_flags(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 
@@ -136,12 +136,12 @@ impl fmt::Display for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (flag, letter) in flag::FLAG_LETTERS {
-            if self.has(flag) {
+            if self.has_flags(flag) {
                 f.write_char(letter)?;
             }
         }
         write!(f, "] seq {}", self.sequence())?;
-        if self.has(flag::ACK) {
+        if self.has_flags(flag::ACK) {
             write!(f, " ack {}", self.acknowledgement_number())?;
         }
         write!(f, " win {}", self.window())
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((tcp.sequence(), tcp.acknowledgement_number()), (1, 2));
         assert_eq!((tcp.header_length(), tcp.window()), (20, 4096));
         assert_eq!((tcp.checksum(), tcp.urgent_pointer()), (0xaabb, 3));
-        assert!(tcp.has(flag::SYN | flag::ACK) && !tcp.has(flag::FIN));
+        assert!(tcp.has_flags(flag::SYN | flag::ACK) && !tcp.has_flags(flag::FIN));
         assert_eq!(rest, b"x");
         assert!(Tcp::parse(&bytes[..19]).is_none());
     }

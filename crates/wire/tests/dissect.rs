@@ -100,7 +100,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
     let mut frame = Frame::ethernet().padded_to(if random.one_in(2) { 60 } else { 0 });
     let (mut tags, mut l3) = (Vec::new(), 14);
     for _ in 0..random.below(4) {
-        let control = random.next() as u16;
+        let control = random.next_u64() as u16;
         frame = frame.tag_with_ethertype(*random.pick(&[0x8100, 0x88a8, 0x9100]), control);
         tags.push(control);
         l3 += 4;
@@ -116,7 +116,7 @@ fn generate_frame(random: &mut Random) -> GeneratedFrame {
     } else {
         generate_ipv6(random, frame, l3, fragment)
     };
-    let ports = Ports { source: random.next() as u16, target: random.next() as u16 };
+    let ports = Ports { source: random.next_u64() as u16, target: random.next_u64() as u16 };
     let length = random.within(0..200);
     let payload = random.bytes(length);
     let (protocol, frame) = if random.one_in(2) {
@@ -142,7 +142,7 @@ fn generate_ipv4(
     let mut l4 = l3 + 20;
     if random.one_in(3) {
         let words = random.within(1..11);
-        frame = frame.options(&vec![1; words * 4]);
+        frame = frame.ipv4_options(&vec![1; words * 4]);
         l4 += words * 4;
     }
     match fragment {
@@ -166,7 +166,7 @@ fn generate_ipv6(
             let units = random.within(0..4);
             let mut body = vec![0; 7 + units * 8];
             body[0] = units as u8;
-            frame = frame.extension(header, &body);
+            frame = frame.ipv6_extension(header, &body);
             l4 += 8 + units * 8;
         }
     }
@@ -179,7 +179,7 @@ fn generate_ipv6(
         let words = random.within(1..5);
         let mut body = vec![0; 11 + words * 4];
         body[0] = 1 + words as u8;
-        frame = frame.extension(protocol::AH, &body);
+        frame = frame.ipv6_extension(protocol::AH, &body);
         l4 += 12 + words * 4;
     }
     (frame, l4)

@@ -154,14 +154,14 @@ fn catalog_examples() -> &'static [(&'static Description, Vec<String>, bool)] {
     static EXAMPLES: OnceLock<Vec<(&'static Description, Vec<String>, bool)>> = OnceLock::new();
     EXAMPLES.get_or_init(|| {
         let word = |argument: &Argument| match &argument.key {
-            Some(key) => format!("{}={}", key.text, argument.value.lossy()),
-            None => argument.value.lossy().into_owned(),
+            Some(key) => format!("{}={}", key.text, argument.value.to_string_lossy()),
+            None => argument.value.to_string_lossy().into_owned(),
         };
         let costly = |description, words: &[String]| {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let begin = sys::clock::thread();
+            let begin = sys::clock::thread_cpu_ns();
             Node::new(description, &words).expect("the arguments of its example");
-            sys::clock::thread() - begin > 1_000_000
+            sys::clock::thread_cpu_ns() - begin > 1_000_000
         };
         let known = |d: &&'static Description| {
             let words: Vec<String> = example_node(d).arguments.iter().map(word).collect();

@@ -125,16 +125,16 @@ fn fuzz_connection(bytes: &[u8]) {
 fn assert_messages_nest(left: &[Batch<'_>]) {
     let mut open = [[false; 2]; 3];
     for batch in left {
-        for (_, block) in batch.blocks().filter(|(_, block)| block.pointer.class.answered()) {
+        for (_, block) in batch.blocks().filter(|(_, block)| block.pointer.class.is_answered()) {
             let flags = block.context.flags;
-            let first = flags.has(BlockFlags::FIRST);
-            let last = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);
+            let first = flags.contains(BlockFlags::FIRST);
+            let last = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END);
             assert_eq!(first, block.marks.is_description());
             if block.pointer.class.0 >= 1000 {
                 assert!(first && last);
                 continue;
             }
-            let way = usize::from(flags.has(BlockFlags::BACKWARD));
+            let way = usize::from(flags.contains(BlockFlags::BACKWARD));
             let open = &mut open[block.context.session as usize][way];
             assert_eq!(first, !*open, "a message begins where one ends");
             *open = !last;

@@ -94,18 +94,18 @@ fn fuzz_hello(bytes: &[u8]) {
 /// sum over the fields that could be read.
 fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match find_first_hello(bytes, room) {
-        FirstHello::Need(need) => return ((0, 0), Some(need)),
+        FirstHello::NeedBytes(need) => return ((0, 0), Some(need)),
         FirstHello::Client(hello) => {
             let lists = hello.offered_cipher_suites().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
-            assert!(lists + more + name <= HELLO_LENGTH_MAX && hello.session.len() <= 32);
+            assert!(lists + more + name <= HELLO_LENGTH_MAX && hello.session_id.len() <= 32);
             (1, lists + more + name + usize::from(hello.offered_version().0))
         }
         FirstHello::Server(hello) => {
             assert!(
                 hello.negotiated_version().normalized_version().is_some()
-                    && hello.session.len() <= 32
+                    && hello.session_id.len() <= 32
             );
             (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
         }

@@ -41,7 +41,7 @@ fn fuzz_expression(bytes: &[u8]) {
         }
         Err(error) => {
             assert!(text.get(error.span.clone()).is_some(), "{error:?} in {text:?}");
-            assert!(!error.what.is_empty());
+            assert!(!error.message.is_empty());
         }
     }
 }
@@ -101,7 +101,7 @@ fn fuzz_interpreter(bytes: &[u8]) {
     code.extend((0..count).map(|_| random_insn(&mut input)));
     code.push(Insn { code: 0x95, dst: 0, src: 0, off: 0, imm: 0 });
     assert_eq!(ebpf::insn::decode(&ebpf::insn::encode(&code)), Some(code.clone()));
-    let packet = Packet::new(input.0).split_at(linear).tagged(7, 0x8100);
+    let packet = Packet::new(input.0).with_linear_length(linear).with_tag(7, 0x8100);
     let mut machine = Machine::new(vec![vec![0; 8], vec![0; 256]]);
     machine.budget = 10_000;
     if let Err(fault) = machine.run(&code, place, &packet) {

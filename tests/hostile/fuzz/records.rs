@@ -48,11 +48,11 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let folder = Scratch::new();
     let file = folder.path("r.pcapng");
     let head = RecordingHead::new(line, &plan, &machine, None);
-    let steps = &sys::steps::NO_ROLLBACK_LOG;
+    let steps = &sys::rollback::NO_ROLLBACK_LOG;
     let recording = Recording::create(&file, &head, 1 << 20, steps).expect("a new file");
     let extras = PathOptions {
         record_mode: RecordMode::Record(Arc::clone(&recording)),
-        silent: true,
+        discards_output: true,
         ..PathOptions::default()
     };
     let paths = build_with(&plan, Settings::default(), &AttachPoints::default(), &extras);
@@ -101,8 +101,8 @@ fn replay_record(record: Record) -> Option<usize> {
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
     let extras = PathOptions {
-        record_mode: RecordMode::Play(Arc::clone(&replay)),
-        silent: true,
+        record_mode: RecordMode::Replay(Arc::clone(&replay)),
+        discards_output: true,
         ..PathOptions::default()
     };
     let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).ok()?;
@@ -113,8 +113,8 @@ fn replay_record(record: Record) -> Option<usize> {
     }
     if outcome.failures.is_empty() && !replay.is_truncated() {
         assert!(matches!(
-            replay.record().whole,
-            Completeness::Whole { .. } | Completeness::Changed
+            replay.record().completeness,
+            Completeness::Complete { .. } | Completeness::Changed
         ));
     }
     Some(outcome.failures.len())

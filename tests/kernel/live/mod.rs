@@ -8,18 +8,18 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
-mod stage;
+mod recording;
 mod traffic;
 
-use super::corpus::borders::boundary_frames;
+use super::corpus::boundaries::boundary_frames;
 use ebpf::emit::Target;
 use ebpf::exam::{self, ExamTotals, Interpreter};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{
     ReferenceChain, TwinCase, TwinChain, edits_frames, emit_program, request_text, twin_chains,
 };
-use stage::{AttachPoint, Record, RecordedProgram};
-use sys::bpf::Side;
+use recording::{AttachPoint, PacketRecord, RecordedProgram};
+use sys::bpf::TrafficDirection;
 use testkit::need;
 use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, wait_until};
 use traffic::Network;
@@ -39,7 +39,7 @@ const FRAMES_IN_FLIGHT: usize = 64;
 struct TwinRun {
     chain: TwinChain,
     hardened: bool,
-    records: Vec<Record>,
+    records: Vec<PacketRecord>,
     tally: ExamTotals,
 }
 
@@ -52,10 +52,10 @@ fn run_chain(
     chain: TwinChain,
     frames: &[&[u8]],
 ) -> TwinRun {
-    let target = Target { hook: point.hook(), hardened, redirects: false, single: false };
+    let target = Target { hook: point.hook(), hardened, redirects: false, single_buffer: false };
     let program = emit_program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (space, device) = match point {
-        AttachPoint::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),
+        AttachPoint::Tcx(TrafficDirection::Egress) => (&net.pair.client, CLIENT_DEVICE),
         _ => (&net.pair.server, SERVER_DEVICE),
     };
     let stage = space.run_in_network_namespace(|| RecordedProgram::attach(&program, device, point));
@@ -69,7 +69,7 @@ fn run_chain(
         });
     }
     if let AttachPoint::Tcx(side) = point {
-        let _tagger = space.run_in_network_namespace(|| stage::attach_tagger(device, side));
+        let _tagger = space.run_in_network_namespace(|| recording::attach_tagger(device, side));
         net.send_frames(frames);
     }
     sent.push(net.send_end_marker());
@@ -79,13 +79,13 @@ fn run_chain(
         records.iter().any(|record| Some(&record.frame) == sent.last())
     });
     // The witness recorded the sent frames in order.
-    let mut went = records.iter().map(Record::frame_with_tag);
+    let mut went = records.iter().map(PacketRecord::frame_with_tag);
     let missing = sent.iter().find(|frame| !went.any(|recorded| recorded == **frame));
     assert_eq!(missing, None, "a frame went by unseen");
     let (mut user, mut interpreter) =
         (ReferenceChain::new(&chain, &program), Interpreter::new(&program));
     let mut recorded = stage.recorded_verdicts(&records);
-    let packets = records.iter().map(Record::packet);
+    let packets = records.iter().map(PacketRecord::packet);
     let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut recorded], packets);
     let tally = tally.unwrap_or_else(|differ| {
         panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request_text(&chain))
@@ -119,7 +119,7 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     if matches!(point, AttachPoint::Tcx(_)) && sys::probe::probe_tcx().is_err() {
         return need::report_skip("needs TCX (Linux 6.6)");
     }
-    sys::process::pin_to(stage::PROCESSOR).unwrap();
+    sys::process::pin_to_processor(recording::PROCESSOR).unwrap();
     let net = Network::new()?;
     let mut frames = boundary_frames();
     // The kernel drops a frame that ends with its tag before any program runs.
@@ -135,7 +135,8 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
         let (chain, tally) = (request_text(&run.chain), run.tally);
         println!("`{chain}`, hardened {}: {tally:?}", run.hardened);
         // Twins are sure of the traffic of plain sockets.
-        let plain = |record: &&Record| record.frame.starts_with(&[0; 12]) || record.tag.is_some();
+        let plain =
+            |record: &&PacketRecord| record.frame.starts_with(&[0; 12]) || record.tag.is_some();
         let odd = run.records.iter().filter(plain).count() as u64;
         assert!(tally.unsure <= odd, "`{chain}` is unsure of plain traffic: {tally:?}");
     }
@@ -143,26 +144,26 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
 }
 
 /// Returns the number of packets in the runs for which `such` returns true.
-fn count_packets(runs: &[TwinRun], such: impl Fn(&Record) -> bool) -> usize {
+fn count_packets(runs: &[TwinRun], such: impl Fn(&PacketRecord) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }
 
 /// Returns true for a GRO or TSO frame, which is longer than the MTU allows.
-fn is_merged(record: &Record) -> bool {
+fn is_merged(record: &PacketRecord) -> bool {
     record.frame.len() > 9_014
 }
 
-fn is_fragmented(record: &Record) -> bool {
+fn is_fragmented(record: &PacketRecord) -> bool {
     record.linear_length < record.frame.len()
 }
 
 /// Returns true if most of the frame is in page fragments of a file.
-fn is_in_file_pages(record: &Record) -> bool {
+fn is_in_file_pages(record: &PacketRecord) -> bool {
     is_fragmented(record) && record.frame.iter().filter(|byte| **byte == b'f').count() > 1_000
 }
 
 /// Returns true for a datagram whose checksum is not filled in (CHECKSUM_PARTIAL).
-fn has_partial_checksum(record: &Record) -> bool {
+fn has_partial_checksum(record: &PacketRecord) -> bool {
     let frame = &record.frame;
     let part = |from: usize, to: usize| frame.get(from..to).unwrap_or_default();
     let (sum, datagram) = match part(12, 14) {
@@ -177,16 +178,16 @@ fn has_partial_checksum(record: &Record) -> bool {
         && sum.checksum() != 0
 }
 
-fn is_tagged(record: &Record) -> bool {
+fn is_tagged(record: &PacketRecord) -> bool {
     record.tag.is_some()
 }
 
 /// Returns true for a frame with one VLAN tag in metadata and another inline.
-fn has_two_tags(record: &Record) -> bool {
+fn has_two_tags(record: &PacketRecord) -> bool {
     is_tagged(record) && matches!(record.frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8]))
 }
 
-fn assert_twins_match_at_tcx(side: Side) {
+fn assert_twins_match_at_tcx(side: TrafficDirection) {
     let Some(runs) = run_all_chains(AttachPoint::Tcx(side)) else { return };
     let found = [
         ("merged", count_packets(&runs, is_merged)),
@@ -202,12 +203,12 @@ fn assert_twins_match_at_tcx(side: Side) {
 
 #[test]
 fn v4_twins_at_tcx_ingress_match_their_filters() {
-    assert_twins_match_at_tcx(Side::Ingress);
+    assert_twins_match_at_tcx(TrafficDirection::Ingress);
 }
 
 #[test]
 fn v4_twins_at_tcx_egress_match_their_filters() {
-    assert_twins_match_at_tcx(Side::Egress);
+    assert_twins_match_at_tcx(TrafficDirection::Egress);
 }
 
 #[test]
@@ -226,7 +227,7 @@ fn v4_twins_at_xdp_match_their_filters() {
 #[test]
 fn twins_are_unsure_of_bytes_in_a_second_buffer() {
     let Some(()) = need::require_bpf() else { return };
-    sys::process::pin_to(stage::PROCESSOR).unwrap();
+    sys::process::pin_to_processor(recording::PROCESSOR).unwrap();
     let Some(net) = Network::new() else { return };
     for hardened in [false, true] {
         let chain = vec![TwinCase::new(&MATCH, &["at=5000", "hex=66"])];

@@ -9,7 +9,8 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT,
+    wait_until,
 };
 
 /// Length of a stream in bytes, enough for several frames of maximum size.
@@ -113,7 +114,7 @@ fn send_stream(pair: &NamespacePair, client: &str, server: &str) {
     let receive = || {
         let (mut end, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), client);
-        end.set_read_timeout(Some(LIMIT)).unwrap();
+        end.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut got = Vec::new();
         end.read_to_end(&mut got).unwrap();
         got.len()
@@ -122,7 +123,7 @@ fn send_stream(pair: &NamespacePair, client: &str, server: &str) {
         let received = scope.spawn(receive);
         pair.client.run_in_network_namespace(|| {
             let mut stream = TcpStream::connect((server, 80)).unwrap();
-            stream.set_write_timeout(Some(LIMIT)).unwrap();
+            stream.set_write_timeout(Some(WAIT_TIMEOUT)).unwrap();
             stream.write_all(&vec![b'm'; STREAM_LENGTH]).unwrap();
             send_with_sendfile(&stream);
         });
@@ -145,7 +146,7 @@ fn send_with_sendfile(stream: &TcpStream) {
 /// Sends datagrams of various sizes with partial checksums.
 fn send_datagrams(pair: &NamespacePair, client: &str, server: &str) {
     let receiver = pair.server.run_in_network_namespace(|| UdpSocket::bind((server, 53)).unwrap());
-    receiver.set_read_timeout(Some(LIMIT)).unwrap();
+    receiver.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     let sender = pair.client.run_in_network_namespace(|| UdpSocket::bind((client, 4000)).unwrap());
     for size in [0, 1, 18, 1_000, 8_000] {
         sender.send_to(&vec![b'u'; size], (server, 53)).unwrap();

@@ -174,10 +174,14 @@ impl PacketSearch<'_> {
         self.runs_left = self.runs_left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
         let ruling = match interpreter.judge(&case.packet()) {
-            TwinVerdict::Answered { outcome: Outcome::Class(class), counted, frame } => {
-                (Some(class), counted, frame)
+            TwinVerdict::Answered {
+                outcome: Outcome::Class(class),
+                counter_increases: counted,
+                frame,
+            } => (Some(class), counted, frame),
+            TwinVerdict::Answered { counter_increases: counted, frame, .. } => {
+                (None, counted, frame)
             }
-            TwinVerdict::Answered { counted, frame, .. } => (None, counted, frame),
             TwinVerdict::Refused(_) | TwinVerdict::Broken(_) => (None, Vec::new(), None),
         };
         let mut hasher = DefaultHasher::new();
@@ -221,7 +225,7 @@ impl PacketSearch<'_> {
     /// Tries variants of a packet: truncated at every length and, if the hook can receive such
     /// packets, not linear, with tags in metadata, and with a partial checksum.
     fn shape_variants(&mut self, case: &OwnedPacket) {
-        let depth = (self.program.reach as usize + 4).min(case.bytes.len());
+        let depth = (self.program.read_end as usize + 4).min(case.bytes.len());
         let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };
         // Removing a tag needs a whole header.
         let least = if case.tag.is_some() { ethernet::HEADER_LENGTH } else { 0 };
@@ -242,7 +246,7 @@ impl PacketSearch<'_> {
     /// Tries the packet with each constant of the program, and the neighbors of the constant,
     /// written at every offset.
     fn try_constants(&mut self, case: &OwnedPacket, constants: &BTreeSet<u32>) {
-        let depth = (self.program.reach as usize + 2).min(case.bytes.len());
+        let depth = (self.program.read_end as usize + 2).min(case.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
             let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
             let fit = constants

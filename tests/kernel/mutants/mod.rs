@@ -11,9 +11,9 @@
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 
 mod explore;
-mod hunt;
+mod frame_search;
 
-use super::corpus::borders::{boundary_frames, kernel_layouts, truncated_at_headers};
+use super::corpus::boundaries::{boundary_frames, kernel_layouts, truncated_at_headers};
 use super::judge::KernelJudge;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Mutant, TwinRunner as _, TwinVerdict};
@@ -24,7 +24,7 @@ use explore::{OwnedPacket, explore_paths};
 use filter::testing::twins::{
     ReferenceChain, TwinChain, request_text, try_emit_program, twin_chains,
 };
-use hunt::MutantSearchResult;
+use frame_search::MutantSearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
 
@@ -184,13 +184,13 @@ fn detect_twin_mutations(
         if effort.searches_for_frames && !listed_survivors.contains_key(&replacement) {
             let known = found
                 .iter()
-                .find(|case| hunt::programs_differ(&sound.program, &mutant.program, case));
+                .find(|case| frame_search::programs_differ(&sound.program, &mutant.program, case));
             let hunted = match known {
                 Some(known) => MutantSearchResult {
                     found: Some(known.clone()),
                     ..MutantSearchResult::default()
                 },
-                None => hunt::find_revealing_packet(&sound.program, &mutant, &sound.cases),
+                None => frame_search::find_revealing_packet(&sound.program, &mutant, &sound.cases),
             };
             println!("  {replacement}, at {} of `{}`: {hunted}", mutant.at, request_text(twin));
             found.extend(hunted.found);
@@ -220,7 +220,7 @@ fn detect_paired_twin_mutations(
     for pair in pairs {
         let few = MutationEffort { exploration_runs: effort.exploration_runs / 25, ..effort };
         let Some(sound) = OriginalTwin::new(&pair, target, frames, few) else { continue };
-        let behind = sound.program.source.iter().find(|line| line.filter == Some(1));
+        let behind = sound.program.source_map.iter().find(|line| line.filter == Some(1));
         let ends = behind.map_or(0, |line| line.from);
         for replacement in exam::mutants(&sound.program) {
             let known = mutation_key(&replacement);
@@ -265,7 +265,7 @@ fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
 /// tags in metadata. Programs for the second have no CAP_PERFMON, and copy bytes by a helper. All
 /// other targets combine properties of these two.
 const TARGETS: [Target; 2] = [
-    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single_buffer: false },
     Target::without_perfmon(Hook::Xdp),
 ];
 

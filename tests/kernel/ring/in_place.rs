@@ -63,7 +63,7 @@ fn read_capture(path: &Path) -> Vec<Vec<u8>> {
 fn v8_pcap_omits_and_counts_overwritten_frames() {
     let Some(pair) = veth_pair(false) else { return };
     // The sender's processor writes: pinned, so that it is always the same.
-    let _ = sys::process::pin_to(0);
+    let _ = sys::process::pin_to_processor(0);
     let shape = RingsLayout {
         cpus: processor_count(),
         sinks: 1,

@@ -21,10 +21,10 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::bpf::RunStatisticsGuard;
-use sys::bpf::ring::region_offset::{FAILED, NOTIFICATION_COUNTS};
+use sys::bpf::ring::region_offset::{FAILED_COPIES, NOTIFICATION_COUNTS};
 use sys::bpf::{
     ChainPosition, Link, Listener, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout,
-    Side,
+    TrafficDirection,
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
@@ -40,8 +40,8 @@ const WAKE_POLICY: WakePolicy = WakePolicy {
     apart_ns: MILLISECOND_NS,
     wait_ns: 10 * MILLISECOND_NS,
     bytes: 1 << 20,
-    most: 1 << 10,
-    wakes: WakeupTarget::Everyone,
+    frames: 1 << 10,
+    target: WakeupTarget::Everyone,
 };
 
 /// A tap at the receiving end of a veth pair.
@@ -60,13 +60,14 @@ impl Tap {
         let link = pair.server.run_in_network_namespace(|| {
             let index =
                 RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
-            Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap()
+            Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)
+                .unwrap()
         });
         Self { rings, doorbell, program, _link: link }
     }
 
     fn sum_rings(&self, one: impl Fn(u32) -> u64) -> u64 {
-        (0..self.rings.shape().cpus).map(one).sum()
+        (0..self.rings.layout().cpus).map(one).sum()
     }
 
     fn frames_produced(&self) -> u64 {
@@ -142,11 +143,11 @@ fn send_and_check_counts(
     send_numbered_frames(pair, packets);
     wait_until("all have been written", || tap.frames_produced() == u64::from(packets));
     let took = begin.elapsed();
-    let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
+    let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::stop).collect();
     let (doorbells, failed) =
         (tap.sum_ring_word(NOTIFICATION_COUNTS), tap.sum_ring_word(NOTIFICATION_COUNTS + 8));
     println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {counts:?}");
-    assert_eq!(tap.sum_ring_word(FAILED), 0);
+    assert_eq!(tap.sum_ring_word(FAILED_COPIES), 0);
     for one in &counts {
         assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
         assert_eq!(one.torn, 0, "{one:?}");
@@ -197,7 +198,7 @@ fn reader_with_pending_notifications_is_not_woken() {
         bytes: 1 << 20,
         record_max: 2048,
     };
-    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: WakeupTarget::Consumer, ..NO_DOORBELL };
+    let each = WakePolicy { blocks: 1, apart_ns: 0, target: WakeupTarget::Consumer, ..NO_DOORBELL };
     let mut tap = Tap::new(&pair, shape, each);
     let listener = Listener::new(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
@@ -220,7 +221,7 @@ fn frames_without_a_reader_are_only_counted() {
     const BATCH_FRAMES: u32 = 1_000;
     let Some(pair) = veth_pair(false) else { return };
     // The sender's processor writes: pinned, so that it is always the same.
-    let _ = sys::process::pin_to(0);
+    let _ = sys::process::pin_to_processor(0);
     let shape = RingsLayout {
         cpus: processor_count(),
         sinks: 1,
@@ -229,7 +230,7 @@ fn frames_without_a_reader_are_only_counted() {
         record_max: 2048,
     };
     let doorbell =
-        WakePolicy { bytes: shape.bytes / 4, wakes: WakeupTarget::Consumer, ..WAKE_POLICY };
+        WakePolicy { bytes: shape.bytes / 4, target: WakeupTarget::Consumer, ..WAKE_POLICY };
     let mut tap = Tap::new(&pair, shape, doorbell);
     let committed =
         |tap: &Tap| tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed_position());
@@ -239,7 +240,7 @@ fn frames_without_a_reader_are_only_counted() {
         send_numbered_frames(&pair, count);
         sent += u64::from(count);
         wait_until("all have been seen", || tap.frames_produced() == sent);
-        assert_eq!(tap.sum_ring_word(FAILED), 0);
+        assert_eq!(tap.sum_ring_word(FAILED_COPIES), 0);
         committed(tap) > before
     };
     // While notifications are drained now and then, everything is copied: here 60 rings.
@@ -299,7 +300,7 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
         swallowed
     });
     assert_eq!(swallowed, 20 << 20);
-    let counts: Vec<ReaderCounts> = readers.into_iter().map(Reader::end).collect();
+    let counts: Vec<ReaderCounts> = readers.into_iter().map(Reader::stop).collect();
     println!("{counts:?}");
     for one in counts {
         assert_eq!((one.torn, one.lost), (0, 0), "{one:?}");
@@ -344,7 +345,7 @@ fn ring_program_reports_ns_per_packet() {
             wait_until("all have been written", || tap.frames_produced() == u64::from(PACKETS));
             let took = begin.elapsed();
             let info = tap.program.info().unwrap();
-            let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
+            let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::stop).collect();
             let lost: u64 = counts.iter().map(|one| one.lost).sum();
             assert!(counts.iter().all(|one| one.torn == 0));
             println!(

@@ -13,8 +13,8 @@ pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
     apart_ns: 0,
     wait_ns: i32::MAX as u32,
     bytes: i32::MAX as u32,
-    most: i32::MAX as u32,
-    wakes: WakeupTarget::Everyone,
+    frames: i32::MAX as u32,
+    target: WakeupTarget::Everyone,
 };
 
 /// Loads the tap program that writes the ring.
@@ -23,7 +23,7 @@ pub(crate) fn load_ring_program(
     ring: &RingBuffer,
     doorbell: WakePolicy,
 ) -> Program {
-    let shape = rings.shape();
+    let shape = rings.layout();
     let layout = Tap {
         cpus: shape.cpus,
         stride: shape.stride(),
@@ -33,9 +33,9 @@ pub(crate) fn load_ring_program(
         bytes: shape.bytes,
         record_max: shape.record_max,
         wake: doorbell,
-        sent: false,
+        observes_sent: false,
     };
-    let hand = Delivery { number: 0, reader: 0, exit: 7, shared: false, failed: None };
+    let hand = Delivery { number: 0, reader: 0, exit: 7, shared: false, failed_tally: None };
     let made = tap(
         Hook::Tc,
         &layout,

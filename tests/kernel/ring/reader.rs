@@ -64,7 +64,7 @@ impl Reader {
             println!("readers of the same user: {why}");
             start(None)
         });
-        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = rings.shape();
+        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = rings.layout();
         let words = [cpus, sinks, pointers, bytes, record_max, content as u32];
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let waits = doorbell.map().open_read_only().unwrap();
@@ -77,7 +77,7 @@ impl Reader {
 
     /// Informs the reader that the writer has stopped. The reader then drains the rings. Returns
     /// the reader's counters.
-    pub(crate) fn end(mut self) -> ReaderCounts {
+    pub(crate) fn stop(mut self) -> ReaderCounts {
         descriptor::send(&self.socket, b"end", &[]).unwrap();
         let mut message = [0; 48];
         let (length, _) = descriptor::receive(&self.socket, &mut message).unwrap();
@@ -129,7 +129,7 @@ pub(crate) fn run_reader() {
             break;
         }
         counts.doorbells += u64::from(listener.wait(POLL_INTERVAL));
-        stop = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
+        stop = sys::poll::wait_until_readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
     }
     counts.lost = walk.lost_frame_count();
     let ReaderCounts { got, lost, torn, bytes, longest, doorbells } = counts;
@@ -149,7 +149,7 @@ struct CheckingReader {
 
 impl CheckingReader {
     fn new(rings: ProgramRings, content: FrameContent) -> Self {
-        let frame = vec![0; rings.shape().record_max as usize];
+        let frame = vec![0; rings.layout().record_max as usize];
         Self { reader: reader::Reader::new(Arc::new(rings), vec![0]), content, frame }
     }
 

@@ -85,11 +85,11 @@ pub(crate) fn dist(root: &Path, arguments: &[String]) -> Outcome {
         Err(why) => return Outcome::Usage(why),
     };
     let made = match options.no_build {
-        true => packages_in(&cargo::target(root).join("dist")),
+        true => packages_in(&cargo::target_directory(root).join("dist")),
         false => build_all_packages(root, &options),
     };
     let tried = made.and_then(|packages| match &options.trial {
-        Some(suite) => trial::run(&cargo::target(root), suite, &packages),
+        Some(suite) => trial::run(&cargo::target_directory(root), suite, &packages),
         None => Ok(()),
     });
     match tried {
@@ -127,8 +127,8 @@ fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, St
         ));
     }
     let release = Release::read(root, (options.dirty, options.quick))?;
-    let output = cargo::target(root).join("dist");
-    let scratch = cargo::target(root).join("dist-scratch");
+    let output = cargo::target_directory(root).join("dist");
+    let scratch = cargo::target_directory(root).join("dist-scratch");
     for folder in [&output, &scratch] {
         stage::create_empty_directory(folder)
             .map_err(|why| format!("{}: {why}", folder.display()))?;
@@ -159,7 +159,7 @@ fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, St
         let built = release::build(root, &release, Some(STATIC_TARGET))?;
         tarball(installed(&built, TARBALL_PREFIX, false)?, "static")?;
     }
-    let components = sbom::list(root, &release, &PACKAGES)?;
+    let components = sbom::component_list(root, &release, &PACKAGES)?;
     let name = format!("streamline-{}.cdx.json", release.version);
     let recipe = std::fs::read(root.join("dist/container/Containerfile"));
     let recipe = recipe.map_err(|why| format!("dist/container/Containerfile: {why}"))?;

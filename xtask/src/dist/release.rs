@@ -114,7 +114,7 @@ pub(super) fn build(
     target: Option<&str>,
 ) -> Result<PathBuf, String> {
     let name = if release.quick { "dist-build-quick" } else { "dist-build" };
-    let target_dir = cargo::target(root).join(name);
+    let target_dir = cargo::target_directory(root).join(name);
     // The umask is inherited, and only a shell can set it without unsafe code.
     let mut shell = Command::new("sh");
     shell.args(["-c", "umask 022; exec \"$@\"", "sh"]);

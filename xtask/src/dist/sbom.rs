@@ -20,7 +20,11 @@ type PackageVersion = (String, String);
 
 /// Returns the list of components that are linked into these packages of the workspace, as
 /// CycloneDX JSON.
-pub(super) fn list(root: &Path, release: &Release, packages: &[&str]) -> Result<String, String> {
+pub(super) fn component_list(
+    root: &Path,
+    release: &Release,
+    packages: &[&str],
+) -> Result<String, String> {
     let mut tree = cargo::cargo(root);
     tree.args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "depth"]);
     tree.args(["--format", "\t{p}\t{l}"]);

@@ -122,7 +122,7 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     if !cargo::run(&mut build) {
         return Outcome::Failed;
     }
-    let built = cargo::target(root).join("release");
+    let built = cargo::target_directory(root).join("release");
     let source = InstallSource { built: &built, prefix: &paths.prefix, bench, libraries: true };
     let files = match file_list::all(root, &source) {
         Ok(files) => files,

@@ -31,7 +31,7 @@ pub(super) struct Kernel {
 
 /// Result of booting a virtual machine: whether its script reached the end, and its result lines.
 pub(crate) struct BootResult {
-    pub(crate) well: bool,
+    pub(crate) reached_end: bool,
     pub(crate) lines: Vec<String>,
 }
 
@@ -148,13 +148,13 @@ pub(crate) fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
         }
     });
     let end = Instant::now() + TIME_LIMIT;
-    let mut run = BootResult { well: false, lines: Vec::new() };
+    let mut run = BootResult { reached_end: false, lines: Vec::new() };
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 println!("{line}");
                 if let Some((_, row)) = line.split_once(ROW_PREFIX) {
-                    run.well |= row == "done";
+                    run.reached_end |= row == "done";
                     run.lines.push(row.to_owned());
                 }
             }
@@ -167,6 +167,6 @@ pub(crate) fn run_emulator(qemu: &mut Command) -> Result<BootResult, String> {
         }
     }
     child.wait().map_err(|why| why.to_string())?;
-    run.well &= !run.lines.iter().any(|line| line.contains("FAILED"));
+    run.reached_end &= !run.lines.iter().any(|line| line.contains("FAILED"));
     Ok(run)
 }

@@ -43,15 +43,15 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
         println!("skipped: kernels: needs the program {missing}");
         return (!strict).into();
     }
-    let home = cargo::target(root).join("kernels");
-    let Some(programs) = build(root) else { return Outcome::Failed };
+    let home = cargo::target_directory(root).join("kernels");
+    let Some(programs) = build_programs(root) else { return Outcome::Failed };
     let mut table = Vec::new();
     let mut well = true;
     for series in KERNEL_SERIES.iter().filter(wanted) {
         match guest::Kernel::find_newest_kernel(&home, series) {
             Ok(kernel) => match kernel.run(&home, &programs) {
                 Ok(run) => {
-                    well &= run.well;
+                    well &= run.reached_end;
                     table.push((kernel.version, run.lines));
                 }
                 Err(why) => {
@@ -78,7 +78,7 @@ pub(super) struct Programs {
     pub(super) streamline: PathBuf,
 }
 
-fn build(root: &Path) -> Option<Programs> {
+fn build_programs(root: &Path) -> Option<Programs> {
     let mut exam = cargo::cargo(root);
     exam.args(["test", "--release", "--no-run", "--package", "streamline-tests"]);
     exam.args(["--test", "kernel", "--message-format=json"]);
@@ -92,7 +92,7 @@ fn build(root: &Path) -> Option<Programs> {
     if !cargo::run(&mut streamline) {
         return None;
     }
-    let streamline = cargo::target(root).join("release/streamline");
+    let streamline = cargo::target_directory(root).join("release/streamline");
     Some(Programs { exam: exam?, streamline })
 }
 

@@ -54,7 +54,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             demonstrated_capabilities(file).chain(mentioned_capabilities(&file.text)).collect();
         for number in named.iter().filter(|number| !known.contains(&number.as_str())) {
             let what = format!("{number} is named here, and {CAPABILITIES_PAGE} has no such row");
-            found.push(Finding::file("capabilities", file, what));
+            found.push(Finding::in_file("capabilities", file, what));
         }
     }
 }

@@ -55,7 +55,7 @@ fn check_examples(tree: &Tree, found: &mut Findings) {
         }
         let shows = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
         if !file.text.lines().any(shows) {
-            found.push(Finding::file("examples", file, "there is no request in it"));
+            found.push(Finding::in_file("examples", file, "there is no request in it"));
         }
     }
 }

@@ -18,9 +18,9 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (folder, file) in tree.manifests() {
         let manifest = manifest::read(&file.text, alias);
         check_crate_names(&folder, file, &manifest, found);
-        match rules::named(&folder) {
+        match rules::find_crate(&folder) {
             Some(krate) => check_dependencies(krate, file, &manifest, found),
-            None => found.push(Finding::file(
+            None => found.push(Finding::in_file(
                 "arrows",
                 file,
                 format!("the crate `{folder}` has no row in CRATES of xtask/src/tidy/rules.rs"),
@@ -36,11 +36,11 @@ fn check_crate_names(folder: &str, file: &File, manifest: &Manifest, found: &mut
     };
     if manifest.name != wanted {
         let what = format!("the package is called `{}`; call it `{wanted}`", manifest.name);
-        found.push(Finding::file("names", file, what));
+        found.push(Finding::in_file("names", file, what));
     }
     if !manifest.lints {
         let what = "the lints of the workspace do not hold; add `[lints]` with `workspace = true`";
-        found.push(Finding::file("names", file, what));
+        found.push(Finding::in_file("names", file, what));
     }
 }
 
@@ -65,7 +65,7 @@ fn dependency_violation(krate: &WorkspaceCrate, dependency: &Dependency) -> Opti
     if name == "libc" && !LIBC_CRATES.contains(&from) {
         return Some(format!("`{from}` takes libc; only {} may", LIBC_CRATES.join(", ")));
     }
-    let to = rules::named(name)?;
+    let to = rules::find_crate(name)?;
     match (krate.allowed, dependency.used) {
         (AllowedDependencies::Any, _) => None,
         (AllowedDependencies::Only(allowed), _) if allowed.contains(&name) => None,

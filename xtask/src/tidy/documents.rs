@@ -39,7 +39,7 @@ fn check_quoted_paths(tree: &Tree, file: &File, number: usize, line: &str, found
     for span in line.split('`').skip(1).step_by(2).filter(|span| is_path(tree, span)) {
         for path in expand_braces(span) {
             // The prefix `crates/` may be left out.
-            if !tree.has(&path) && !tree.has(&format!("crates/{path}")) {
+            if !tree.has_path(&path) && !tree.has_path(&format!("crates/{path}")) {
                 let what = format!("`{path}` does not exist");
                 found.push(Finding::line("paths", file, number, what));
             }
@@ -60,7 +60,7 @@ fn is_path(tree: &Tree, span: &str) -> bool {
         return ends && span.chars().next().is_some_and(char::is_uppercase);
     };
     let known = ["docs", "crates", "examples", "xtask", "tests", "bench", ".ci", ".cargo"];
-    ends || known.contains(&first) || tree.has(&format!("crates/{first}"))
+    ends || known.contains(&first) || tree.has_path(&format!("crates/{first}"))
 }
 
 /// Expands braces: `a/{b,c}.rs` becomes `a/b.rs` and `a/c.rs`.
@@ -80,7 +80,7 @@ fn check_named_pages(tree: &Tree, file: &File, found: &mut Findings) {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
             let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
             let page = rest[..end].trim_end_matches('.');
-            if page.ends_with(".md") && !tree.has(page) {
+            if page.ends_with(".md") && !tree.has_path(page) {
                 let what = format!("the page `{page}` does not exist");
                 found.push(Finding::line("paths", file, number + 1, what));
             }
@@ -98,7 +98,7 @@ fn check_page_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings
         let nested = folder != BOOK && name.contains('/');
         if !nested && name != index && !listed {
             let what = format!("{folder}{index} does not list this page");
-            found.push(Finding::file("index", file, what));
+            found.push(Finding::in_file("index", file, what));
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn file(rule: &'static str, file: &File, what: impl Into<String>) -> Self {
+    pub(super) fn in_file(rule: &'static str, file: &File, what: impl Into<String>) -> Self {
         Self { rule, path: file.path.clone(), line: None, what: what.into() }
     }
 
@@ -23,7 +23,7 @@ impl Finding {
         line: usize,
         what: impl Into<String>,
     ) -> Self {
-        Self { line: Some(line), ..Self::file(rule, file, what) }
+        Self { line: Some(line), ..Self::in_file(rule, file, what) }
     }
 }
 

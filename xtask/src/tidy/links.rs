@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         for (number, line) in prose_lines(&file.text) {
             for link in links(line) {
-                if let Some(what) = fault(tree, &anchors, file, link) {
+                if let Some(what) = link_fault(tree, &anchors, file, link) {
                     found.push(Finding::line("paths", file, number, what));
                 }
             }
@@ -34,7 +34,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
 
 /// Returns a description of the mistake in a link of `file`, or `None` if the link is correct.
 /// `anchors` contains the heading anchors of each document.
-fn fault(
+fn link_fault(
     tree: &Tree,
     anchors: &HashMap<&str, Vec<String>>,
     file: &File,
@@ -46,7 +46,7 @@ fn fault(
         "" => file.path.clone(),
         path => resolve_path(folder, path),
     };
-    if !tree.has(&path) {
+    if !tree.has_path(&path) {
         return Some(format!("the link leads to `{path}`, which does not exist"));
     }
     if file.path.starts_with(BOOK) && !path.starts_with(BOOK) {

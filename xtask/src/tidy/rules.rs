@@ -264,7 +264,7 @@ const fn product_crate(
 }
 
 /// Returns the crate in the directory with this name, or `None` if the table has no such crate.
-pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
+pub(super) fn find_crate(name: &str) -> Option<&'static WorkspaceCrate> {
     WORKSPACE_CRATES.iter().find(|krate| krate.name == name)
 }
 
@@ -305,7 +305,10 @@ pub(super) const IO_NAMES: &[&str] = &[
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/cli/tests/udp_door/sleep.rs", "the rate of the datagrams is the subject"),
     ("crates/page/src/collector.rs", "a daemon that is yet to start has nothing to wait for"),
-    ("crates/member/src/client/ends.rs", "waits for a path that may go, without a connection"),
+    (
+        "crates/member/src/client/ended_paths.rs",
+        "waits for a path that may go, without a connection",
+    ),
     ("crates/cli/tests/prefix/processes.rs", "counts how often idle processes wake in a second"),
     (
         "crates/endpoint/src/sink/tx/mod.rs",
@@ -332,7 +335,7 @@ pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
 pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
-    ("crates/buffer/tests/common/other.rs", "the same where a signal may end a wait early"),
+    ("crates/buffer/tests/common/other_process.rs", "the same where a signal may end a wait early"),
     ("crates/cli/tests/prefix/processes.rs", "counts how often idle processes wake in a second"),
     ("crates/iolite/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
 ];

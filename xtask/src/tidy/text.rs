@@ -15,7 +15,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         if !file.is_text && file.length > BINARY_SIZE_MAX {
             let what =
                 format!("{} bytes that are no text; the limit is {BINARY_SIZE_MAX}", file.length);
-            found.push(Finding::file("binaries", file, what));
+            found.push(Finding::in_file("binaries", file, what));
         }
         if file.is_text {
             check_local_paths(file, found);
@@ -53,7 +53,7 @@ fn check_trailing_blanks(file: &File, found: &mut Findings) {
         }
     }
     if !file.text.is_empty() && !file.text.ends_with('\n') {
-        found.push(Finding::file("blanks", file, "the last line does not end"));
+        found.push(Finding::in_file("blanks", file, "the last line does not end"));
     }
 }
 
@@ -81,7 +81,7 @@ fn check_rust_text(file: &File, name: &str, found: &mut Findings) {
     let lines = file.text.lines().count();
     if lines > LINES_MAX {
         let what = format!("{lines} lines; the limit is {LINES_MAX}: one file, one reason");
-        found.push(Finding::file("length", file, what));
+        found.push(Finding::in_file("length", file, what));
     } else if !file.is_test() {
         let lines = lines_outside_tests(&file.code).len();
         if lines > LONG_FILE_LINES {

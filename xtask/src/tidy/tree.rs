@@ -68,7 +68,7 @@ impl Tree {
     }
 
     /// Returns true if the tree has a file or directory with this path.
-    pub(crate) fn has(&self, path: &str) -> bool {
+    pub(crate) fn has_path(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.files.iter().any(|file| {
             file.path

@@ -12,7 +12,7 @@ const UNSAFE_KEYWORD: &str = "unsafe";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (folder, manifest) in tree.manifests() {
-        if let Some(krate) = rules::named(&folder) {
+        if let Some(krate) = rules::find_crate(&folder) {
             let base = manifest.path.trim_end_matches("Cargo.toml");
             check_crate_roots(tree, krate, base, found);
             check_unsafe_files(tree, krate, base, found);
@@ -66,7 +66,7 @@ fn check_crate_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mu
         let is_root = matches!(place, "lib.rs" | "main.rs")
             || place.strip_prefix("bin/").is_some_and(|name| !name.contains('/'));
         if is_root && !file.code.lines().any(|l| l.trim() == line) {
-            found.push(Finding::file("fences", file, format!("the root does not say `{line}`")));
+            found.push(Finding::in_file("fences", file, format!("the root does not say `{line}`")));
         }
     }
 }

@@ -28,9 +28,9 @@ impl CrossingReader {
     /// entries published before this call. Without this call, the position is loaded only after all
     /// entries up to the last loaded position have been taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
-        self.ring.side.refresh()?;
+        self.ring.cursor.refresh()?;
         // Follows a writer that has resized the ring.
-        self.ring.side.available().map(drop)
+        self.ring.cursor.available().map(drop)
     }
 
     /// Returns a batch of up to `max` unread entries without releasing them. The batch is empty if
@@ -44,7 +44,7 @@ impl CrossingReader {
     /// the writer is waiting for room and at least half of the ring is free, notifies the writer.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.unread_entries()?.min(count);
-        let first = self.ring.side.next;
+        let first = self.ring.cursor.next;
         let bytes = match self.copied.get() {
             (from, copied, bytes) if (from, copied) == (first, count) => bytes,
             _ => {
@@ -52,7 +52,7 @@ impl CrossingReader {
                 (0..count as u64).map(|i| u64::from(slots.view_length(first + i))).sum()
             }
         };
-        let side = &mut self.ring.side;
+        let side = &mut self.ring.cursor;
         side.next += count as u64;
         side.taken.blocks += count as u64;
         side.taken.bytes += bytes;
@@ -96,7 +96,7 @@ impl CrossingReader {
 
 impl Drop for CrossingReader {
     fn drop(&mut self) {
-        self.ring.side.leave();
+        self.ring.cursor.leave();
         self.shared.writer_doorbell.notify();
     }
 }
@@ -127,7 +127,7 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn entry(&self, index: usize) -> Entry {
         if index < self.count {
-            self.reader.ring.load(self.reader.ring.side.next + index as u64)
+            self.reader.ring.load(self.reader.ring.cursor.next + index as u64)
         } else {
             Entry::new(RichPointer::hole(0), BlockMetadata::default(), Marks::bare(0))
         }
@@ -143,7 +143,7 @@ impl<'a> Batch<'a> {
     ) -> usize {
         let count = self.count.min(pointers.len()).min(context.len()).min(marks.len());
         let (pointers, context) = (&mut pointers[..count], &mut context[..count]);
-        let first = self.reader.ring.side.next;
+        let first = self.reader.ring.cursor.next;
         let bytes = self.reader.ring.copy(first, pointers, context, &mut marks[..count]);
         self.reader.copied.set((first, count, bytes));
         count
@@ -153,7 +153,7 @@ impl<'a> Batch<'a> {
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry> + use<'a> {
         let ring = &self.reader.ring;
-        let (slots, first) = (ring.slots(), ring.side.next);
+        let (slots, first) = (ring.slots(), ring.cursor.next);
         (first..first + self.count as u64).map(move |position| slots.load(position))
     }
 

@@ -15,7 +15,7 @@ pub(super) enum Sizing {
     Fixed,
     /// The size follows the fill level. Contains the sizing state, and the position at which the
     /// current lap ends.
-    Scaled(Box<Scaler>, u64),
+    Automatic(Box<Scaler>, u64),
 }
 
 impl CrossingWriter {
@@ -23,17 +23,17 @@ impl CrossingWriter {
     /// `scaling` are those of the entries in bytes, without the bytes of the blocks.
     #[must_use]
     pub fn scaling(mut self, scaling: ScalingParameters) -> Self {
-        let lap = self.ring().side.head + self.capacity() as u64;
-        self.sizing = Sizing::Scaled(Box::new(Scaler::new(scaling)), lap);
+        let lap = self.ring().cursor.head + self.capacity() as u64;
+        self.sizing = Sizing::Automatic(Box::new(Scaler::new(scaling)), lap);
         self
     }
 
     /// Returns the state of automatic sizing, or `None` if the size is fixed.
     #[must_use]
-    pub fn scale(&self) -> Option<&SizingState> {
+    pub fn sizing_state(&self) -> Option<&SizingState> {
         match &self.sizing {
             Sizing::Fixed => None,
-            Sizing::Scaled(scaler, _) => Some(&scaler.scale),
+            Sizing::Automatic(scaler, _) => Some(&scaler.scale),
         }
     }
 
@@ -41,7 +41,7 @@ impl CrossingWriter {
     /// size is fixed or at its maximum, or a reader has not yet followed the last change.
     pub fn grow(&mut self) -> bool {
         let before = self.capacity();
-        if let Sizing::Scaled(scaler, _) = &mut self.sizing {
+        if let Sizing::Automatic(scaler, _) = &mut self.sizing {
             scaler.record_wait();
             self.decide();
         }
@@ -51,8 +51,8 @@ impl CrossingWriter {
     /// Decides on the size of the ring if the current lap has ended; otherwise does nothing.
     #[inline]
     pub(super) fn end_lap(&mut self) {
-        if let Sizing::Scaled(_, end) = self.sizing
-            && self.ring().side.head >= end
+        if let Sizing::Automatic(_, end) = self.sizing
+            && self.ring().cursor.head >= end
         {
             self.decide();
         }
@@ -61,21 +61,21 @@ impl CrossingWriter {
     #[cold]
     fn decide(&mut self) {
         let (capacity, stride) = (self.capacity(), self.ring().lanes.stride());
-        let Sizing::Scaled(mut scaler, _) = std::mem::replace(&mut self.sizing, Sizing::Fixed)
+        let Sizing::Automatic(mut scaler, _) = std::mem::replace(&mut self.sizing, Sizing::Fixed)
         else {
             return;
         };
-        let head = self.ring().side.head;
-        let distance = || self.ring().distance() * stride;
+        let head = self.ring().cursor.head;
+        let distance = || self.ring().unreleased_entries() * stride;
         // Any placement will do here: the size range is the same for both.
         let step =
             scaler.end_lap(head, capacity * stride, SidePlacement::DifferentProcessors, distance);
         if let Some(step) = step.filter(|step| step.capacity != capacity * stride)
             && self.ring().resize(step.capacity / stride)
         {
-            scaler.scale.count_step();
+            scaler.scale.count_applied_change();
         }
         let lap = head + self.capacity() as u64;
-        self.sizing = Sizing::Scaled(scaler, lap);
+        self.sizing = Sizing::Automatic(scaler, lap);
     }
 }

@@ -114,16 +114,16 @@ fn put_columns(
     let pointers: Vec<_> = entries.iter().map(|entry| entry.pointer).collect();
     let context: Vec<_> = entries.iter().map(|entry| entry.context).collect();
     let marks: Vec<_> = entries.iter().map(|entry| entry.marks).collect();
-    let columns = Columns { pointers: &pointers, context: &context, marks: &marks };
+    let columns = Columns { pointers: &pointers, metadata: &context, marks: &marks };
     writer.push_columns(columns, &[origin])
 }
 
 #[test]
 fn pushed_columns_arrive_like_pushed_entries() {
-    for lanes in [EntryColumns::Pointer, EntryColumns::Context, EntryColumns::Marks] {
+    for lanes in [EntryColumns::Pointer, EntryColumns::Metadata, EntryColumns::Marks] {
         let mut pool = create_pool(1);
         let doorbell = create_doorbells(2);
-        let config = RingConfig { lanes, ..ring_config(8, Policy::Block) };
+        let config = RingConfig { columns: lanes, ..ring_config(8, Policy::Block) };
         let (mut writer, mut readers) =
             crossing(&config, doorbell[0].clone(), &doorbell[1..]).unwrap();
         let mut number = 0;
@@ -200,7 +200,7 @@ fn mixed_or_invalid_columns_are_not_put() {
     let (pointers, context) = ([good.pointer, beside.pointer], [good.context, beside.context]);
     for (contexts, marks) in [(1, 2), (2, 1), (2, 0)] {
         let (context, marks) = (&context[..contexts], &[good.marks, beside.marks][..marks]);
-        let uneven = Columns { pointers: &pointers, context, marks };
+        let uneven = Columns { pointers: &pointers, metadata: context, marks };
         assert_eq!(writer.push_columns(uneven, &[&mine]), Ok(false));
     }
     assert_eq!(readers[0].peek(9).unwrap().len(), 0);
@@ -380,7 +380,7 @@ fn processor_count() -> usize {
 
 /// Size range in these tests, in bytes: 16 to 256 entries with marks.
 const CROSSING_SCALING: crate::scale::ScalingParameters =
-    crate::scale::ScalingParameters::pointers(16 * 64, 256 * 64);
+    crate::scale::ScalingParameters::for_pointers(16 * 64, 256 * 64);
 
 #[test]
 fn f6_full_crossing_grows_without_waiting_for_its_reader() {
@@ -394,7 +394,7 @@ fn f6_full_crossing_grows_without_waiting_for_its_reader() {
         put += writer.push(&[append_block(&pool, put, 100).unwrap()], &[&pool]).unwrap().put as u64;
     }
     assert!(writer.grow() || writer.capacity() == 32, "the reader has not read a block");
-    assert_eq!((writer.capacity(), writer.unread()), (32, 16));
+    assert_eq!((writer.capacity(), writer.unreleased_entries()), (32, 16));
     assert!(!writer.grow(), "the reader has not followed yet");
     for number in 16..48 {
         writer.push(&[append_block(&pool, number, 100).unwrap()], &[&pool]).unwrap();
@@ -411,7 +411,7 @@ fn f6_full_crossing_grows_without_waiting_for_its_reader() {
         }
         reader.release(expected).unwrap();
     }
-    assert_eq!((writer.unread(), writer.reap()), (0, Ok(0)));
+    assert_eq!((writer.unreleased_entries(), writer.reap()), (0, Ok(0)));
     pool.end_pass();
     assert_eq!(pool.usage().leased, 0);
     assert_eq!(writer.counts().resident(&reader.counts()), Some(0));
@@ -435,7 +435,7 @@ fn f6_crossing_follows_the_pressure_within_its_range() {
         reader.release(1).unwrap();
     }
     assert_eq!(writer.capacity(), 16, "a reader that keeps up needs the least");
-    let scale = writer.scale().unwrap().to_string();
+    let scale = writer.sizing_state().unwrap().to_string();
     assert!(scale.contains("grown 0, shrunk 4; 1 KB: pressure "), "{scale}");
     for _ in 0..2000 {
         if writer.push(&[entry], &[&pool]).unwrap().put == 0 && !writer.grow() {

@@ -98,7 +98,7 @@ impl CrossingWriter {
             return Ok(false);
         }
         let Self { ring, flight, shared, .. } = self;
-        let after = ring.side.head + count as u64;
+        let after = ring.cursor.head + count as u64;
         if !flight.back().is_some_and(|last| last.covers_range(&extent)) {
             hold_segment(flight, shared, *last, after, origins)?;
         }
@@ -123,7 +123,7 @@ impl CrossingWriter {
     /// Drops the leases on segments that all readers have passed. Call this when the pool runs out
     /// of segments and before the space sleeps. Returns the number of remaining leases.
     pub fn reap(&mut self) -> Result<usize, Fault> {
-        let passed = self.ring.side.refresh()?;
+        let passed = self.ring.cursor.refresh()?;
         // C3: every reader that has not left is at `passed` or beyond.
         let gone = self.flight.partition_point(|flight| flight.until <= passed);
         self.flight.drain(..gone);
@@ -135,8 +135,8 @@ impl CrossingWriter {
     }
 
     /// Returns the number of entries that the slowest reader has not released yet.
-    pub fn unread(&mut self) -> usize {
-        self.ring.distance()
+    pub fn unreleased_entries(&mut self) -> usize {
+        self.ring.unreleased_entries()
     }
 
     /// Returns the number of free entries in the ring. Reads the readers' positions only if the
@@ -238,7 +238,7 @@ impl Drop for CrossingWriter {
         // are woken.
         let flight = std::mem::take(&mut self.flight);
         self.shared.orphaned.lock().unwrap_or_else(PoisonError::into_inner).extend(flight);
-        self.ring.side.close();
+        self.ring.cursor.close();
         self.signal();
     }
 }
@@ -305,7 +305,7 @@ impl ByteRange {
     #[inline]
     fn from_columns(entries: Columns<'_>, framed: bool) -> Option<Self> {
         let count = entries.pointers.len();
-        if entries.context.len() != count || entries.marks.len() != count {
+        if entries.metadata.len() != count || entries.marks.len() != count {
             return None;
         }
         let dbuf = entries.pointers.first()?.dbuf();

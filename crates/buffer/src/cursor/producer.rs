@@ -39,7 +39,7 @@ pub struct WriterCursor {
     /// Number of readers evicted for an impossible position.
     evicted: u64,
     /// The writer's counts of blocks and bytes: put and dropped.
-    pub put: WriterCounts,
+    pub counts: WriterCounts,
     counts_writer: CountsWriter,
 }
 
@@ -61,7 +61,7 @@ struct CapacityChange {
     /// Position of the change, from which the new capacity applies.
     at: u64,
     /// Capacity of the ring before the change, in positions.
-    from: u64,
+    old_capacity: u64,
 }
 
 /// A reader that joined or left a running ring.
@@ -98,7 +98,7 @@ impl WriterCursor {
             queue: None,
             changes: Vec::new(),
             evicted: 0,
-            put: WriterCounts::default(),
+            counts: WriterCounts::default(),
             counts_writer: CountsWriter::default(),
         }
     }
@@ -110,7 +110,7 @@ impl WriterCursor {
             published: head,
             resume_position: head,
             start: head,
-            put,
+            counts: put,
             ..Self::new(store)
         };
         begun.announce_overwrite(head);
@@ -178,7 +178,7 @@ impl WriterCursor {
         }
         for joining in changes.joined {
             let start = joining.start_position_or(self.published);
-            let JoiningReader { ticket, page, contact, .. } = joining;
+            let JoiningReader { ticket, page, connection: contact, .. } = joining;
             let record =
                 ReaderRecord { cursor: start, has_left: false, page, ticket: Some(ticket) };
             let at = match self.records.iter_mut().enumerate().find(|(_, record)| record.has_left) {
@@ -213,7 +213,7 @@ impl WriterCursor {
     /// (`segment`, invariant S4).
     fn free(&self) -> u64 {
         let end = match &self.capacity_change {
-            Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
+            Some(cut) if self.oldest < cut.at => self.oldest + cut.old_capacity.min(self.capacity),
             _ => self.oldest.max(self.start) + self.capacity,
         };
         end.saturating_sub(self.head)
@@ -272,7 +272,7 @@ impl WriterCursor {
     /// Changes the capacity within the same memory. The change applies from the head on.
     pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.publish();
-        self.capacity_change = Some(CapacityChange { at: self.head, from: self.capacity });
+        self.capacity_change = Some(CapacityChange { at: self.head, old_capacity: self.capacity });
         self.capacity = capacity;
     }
 
@@ -281,7 +281,7 @@ impl WriterCursor {
     /// once.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
-        self.capacity_change.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
+        self.capacity_change.take_if(|cut| oldest >= cut.at).map(|cut| cut.old_capacity)
     }
 
     /// Returns true if a reader has not yet passed the last change of segment or capacity.
@@ -372,7 +372,7 @@ impl WriterCursor {
     /// Publishes all written blocks. Stores the position and the counts in `page`, the writer's
     /// control page of a segment.
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
-        counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
+        counts_writer.write(page, writer::LEDGER, self.head, self.counts.words());
         // SYNC POINT: block published; pairs with the load in `ReaderCursor::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
         // After the position, so that a reader that sees the mark sees a position at or beyond it.

@@ -28,7 +28,7 @@ fn d12_each_party_writes_only_its_own_page() {
             let before = pages();
             writer.room(64).unwrap();
             writer.head += 64;
-            writer.put.blocks += 1;
+            writer.counts.blocks += 1;
             writer.announce_overwrite(writer.head);
             writer.mark_resume_position(writer.head);
             writer.publish();

@@ -58,7 +58,7 @@ impl SlotConfig {
         Self { id, slot: 2048, slots: 512, policy: Policy::Block, readers: 1 }
     }
 
-    pub(crate) fn slot_shape(&self) -> SlotLayout {
+    pub(crate) fn slot_layout(&self) -> SlotLayout {
         let slot = self.slot.clamp(SlotLayout::SLOT_SIZE_MIN, BLOCK_MAX + 1).next_power_of_two();
         let slots = self.slots.max(PAGE / slot).max(1).next_power_of_two();
         SlotLayout { slot, slots }
@@ -119,7 +119,7 @@ impl SlotLayout {
 /// Creates a ring of slots for threads of this process.
 #[must_use]
 pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
-    let shape = config.slot_shape();
+    let shape = config.slot_layout();
     let words = (shape.table_size() + shape.slots_size()) / 8;
     let store = RingMemory::heap(words, shape.slots as u64, config.policy, config.readers);
     let reader = |index| SlotReader::new(ReaderCursor::new(store.clone(), index), shape);
@@ -142,8 +142,8 @@ impl SlotWriter {
         let word = self.side.store.writer.word(self.layout.length_word_index(self.side.head));
         word.store(length as u64, Ordering::Relaxed);
         self.side.head += 1;
-        self.side.put.blocks += 1;
-        self.side.put.bytes += length as u64;
+        self.side.counts.blocks += 1;
+        self.side.counts.bytes += length as u64;
     }
 }
 

@@ -12,29 +12,29 @@ use std::marker::PhantomData;
 /// and advancing past it. Internal to this crate.
 pub trait BlockWalk: fmt::Debug {
     /// A block that has been located and checked.
-    type Found: Copy;
+    type LocatedBlock: Copy;
 
     /// Returns the cursor of this reader.
-    fn side(&self) -> &ReaderCursor;
+    fn cursor(&self) -> &ReaderCursor;
     /// Returns a mutable reference to this reader's cursor.
-    fn side_mut(&mut self) -> &mut ReaderCursor;
+    fn cursor_mut(&mut self) -> &mut ReaderCursor;
     /// Returns the counts of all blocks passed, released or not.
     fn counts(&self) -> ReaderCounts {
-        self.side().taken
+        self.cursor().taken
     }
     /// Returns the next block if a single comparison shows that the block is published and valid.
     /// Otherwise returns `None`, and the caller must call [`BlockWalk::find`]. Always returns
     /// `None` in a ring that overwrites.
     #[inline]
-    fn next_fast(&mut self) -> Option<Self::Found> {
+    fn next_fast(&mut self) -> Option<Self::LocatedBlock> {
         None
     }
     /// Locates and checks the next block. Returns `None` if no unread block is published.
-    fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
+    fn find(&mut self) -> Result<Option<Self::LocatedBlock>, Fault>;
     /// Advances past a block that [`BlockWalk::find`] or [`BlockWalk::next_fast`] has returned.
-    fn pass(&mut self, found: &Self::Found);
+    fn advance_past(&mut self, found: &Self::LocatedBlock);
     /// Returns the address and the length in bytes of a located block.
-    fn location(&self, found: &Self::Found) -> (*const u8, usize);
+    fn location(&self, found: &Self::LocatedBlock) -> (*const u8, usize);
     /// Copies the next block into `out` and releases it. Returns its length in bytes, or `None` if
     /// no block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
@@ -46,7 +46,7 @@ pub trait BlockWalk: fmt::Debug {
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
     /// Releases to the writer all blocks that this reader has passed.
     fn release(&mut self) {
-        self.side_mut().release();
+        self.cursor_mut().release();
     }
 }
 
@@ -79,7 +79,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.find_next()? else { return Ok(None) };
-        self.0.pass(&found);
+        self.0.advance_past(&found);
         Ok(Some(self.unread_bytes(&found)))
     }
 
@@ -87,7 +87,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
     pub fn skip(&mut self) -> Result<bool, Fault> {
         let found = self.find_next()?;
         if let Some(found) = &found {
-            self.0.pass(found);
+            self.0.advance_past(found);
         }
         Ok(found.is_some())
     }
@@ -98,16 +98,16 @@ impl<W: BlockWalk> RingReader<W, Local> {
     }
 
     #[inline]
-    fn find_next(&mut self) -> Result<Option<W::Found>, Fault> {
+    fn find_next(&mut self) -> Result<Option<W::LocatedBlock>, Fault> {
         match self.0.next_fast() {
             Some(found) => Ok(Some(found)),
-            None if self.0.side().policy == Policy::Overwrite => Err(Fault::Lossy),
+            None if self.0.cursor().policy == Policy::Overwrite => Err(Fault::Lossy),
             None => self.0.find(),
         }
     }
 
     #[inline]
-    fn unread_bytes(&self, found: &W::Found) -> &[u8] {
+    fn unread_bytes(&self, found: &W::LocatedBlock) -> &[u8] {
         block_in_place(&self.0, found)
     }
 }
@@ -136,7 +136,7 @@ impl RingReader<RecordWalk, Foreign> {
 /// Returns a located block in place. The ring must not overwrite, and its writer must be in this
 /// process or trusted, so that the block does not change while it is unread (D2).
 #[inline]
-fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
+fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::LocatedBlock) -> &'a [u8] {
     let (first, length) = walk.location(found);
     // SAFETY: `find` checked that the block is in the ring and is published (D3); it is not before
     // the published cursor, which cannot move while `walk` is borrowed (D4); both callers have
@@ -172,7 +172,7 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     /// writer in another process does not close the ring; its exit is reported by the control
     /// socket (RELIABILITY T10).
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.0.side_mut().is_finished()
+        self.0.cursor_mut().is_finished()
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
@@ -185,13 +185,13 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     /// validated.
     #[must_use]
     pub fn writer_counts(&self) -> WriterCounts {
-        self.0.side().store.writer_counts()
+        self.0.cursor().store.writer_counts()
     }
 
     /// Returns the number of blocks that the writer's program has reported as lost before it could
     /// put them into the ring.
     #[must_use]
     pub fn lost_before(&self) -> u64 {
-        self.0.side().store.lost_before()
+        self.0.cursor().store.lost_before()
     }
 }

@@ -132,8 +132,8 @@ impl<L: BlockLayout> RingWriter<L> {
         }
         if room < need {
             if self.side.policy == Policy::DropNew {
-                self.side.put.dropped += 1;
-                self.side.put.dropped_bytes += u64::from(length);
+                self.side.counts.dropped += 1;
+                self.side.counts.dropped_bytes += u64::from(length);
             }
             return Ok(None);
         }
@@ -175,7 +175,7 @@ impl<L: BlockLayout> RingWriter<L> {
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn counts(&self) -> WriterCounts {
-        self.side.put
+        self.side.counts
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.

@@ -214,7 +214,7 @@ fn reader_survives_arbitrary_words_from_the_writer() {
             writer.write(&numbered_block(number)).unwrap();
         }
         writer.publish();
-        let store = writer.side().store.clone();
+        let store = writer.cursor_mut().store.clone();
         for _ in 0..1 + next() % 3 {
             let value = match next() % 6 {
                 0 => next(),

@@ -40,10 +40,10 @@ pub struct RecordWalk {
     passed_position: u64,
     /// Predicted first header word of the next block, on the assumption that the block is as long
     /// as the last one.
-    expected_word: u64,
+    expected_header_word: u64,
     /// Predicted length in bytes of the next record, including its header, on the assumption that
     /// its block is as long as the last one.
-    span: u64,
+    expected_record_length: u64,
     /// Number of the segment in which the ring continues. `None` until this reader has read the
     /// current segment to its end.
     next_segment: Option<u64>,
@@ -59,7 +59,7 @@ pub struct CheckedRecord {
     pub(crate) at: u64,
     pub(crate) length: u32,
     /// Number of bytes at the start of the block that the caller has already read.
-    done: u32,
+    bytes_read: u32,
     sequence: u64,
     /// Number of blocks lost before this block.
     lost: u64,
@@ -71,21 +71,21 @@ impl CheckedRecord {
     /// Returns the position of the first unread byte of the block.
     #[inline]
     pub(crate) const fn unread_position(&self) -> u64 {
-        self.at + self.done as u64
+        self.at + self.bytes_read as u64
     }
 
     /// Returns the number of unread bytes of the block.
     #[inline]
     pub(crate) const fn unread_length(&self) -> usize {
-        (self.length - self.done) as usize
+        (self.length - self.bytes_read) as usize
     }
 
     /// Returns this record after the caller has read `count` more bytes of its block. Returns
     /// `None` if the entire block has then been read.
     #[inline]
     pub(crate) fn advanced_by(&self, count: usize) -> Option<Self> {
-        let done = self.done.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
-        (done < self.length).then_some(Self { done, ..*self })
+        let done = self.bytes_read.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        (done < self.length).then_some(Self { bytes_read: done, ..*self })
     }
 }
 
@@ -110,8 +110,8 @@ impl RecordWalk {
             is_expected_valid: start == 0,
             untaken_blocks: first,
             passed_position: start,
-            expected_word: 0,
-            span: 0,
+            expected_header_word: 0,
+            expected_record_length: 0,
             next_segment: None,
             has_passed_cut: false,
         }
@@ -266,7 +266,14 @@ impl RecordWalk {
                         return Err(self.damage_fault(start));
                     }
                     self.fast_limit = self.compute_fast_limit();
-                    return Ok(Some(CheckedRecord { at, length, done: 0, sequence, lost, end }));
+                    return Ok(Some(CheckedRecord {
+                        at,
+                        length,
+                        bytes_read: 0,
+                        sequence,
+                        lost,
+                        end,
+                    }));
                 }
                 _ => return Err(self.damage_fault(start)),
             }
@@ -324,14 +331,14 @@ impl RecordWalk {
 }
 
 impl BlockWalk for RecordWalk {
-    type Found = CheckedRecord;
+    type LocatedBlock = CheckedRecord;
 
     #[inline]
-    fn side(&self) -> &ReaderCursor {
+    fn cursor(&self) -> &ReaderCursor {
         &self.side
     }
 
-    fn side_mut(&mut self) -> &mut ReaderCursor {
+    fn cursor_mut(&mut self) -> &mut ReaderCursor {
         &mut self.side
     }
 
@@ -350,7 +357,7 @@ impl BlockWalk for RecordWalk {
     }
 
     #[inline]
-    fn pass(&mut self, found: &CheckedRecord) {
+    fn advance_past(&mut self, found: &CheckedRecord) {
         Self::pass(self, found);
     }
 

@@ -76,7 +76,7 @@ impl BlockWriter {
     /// Returns the number of blocks put into the ring so far.
     #[inline]
     pub(crate) const fn block_count(&self) -> u64 {
-        self.side.put.blocks
+        self.side.counts.blocks
     }
 
     /// Returns true if another writer has taken over the ring.
@@ -86,7 +86,7 @@ impl BlockWriter {
 
     /// Returns the cursor of this writer, with which the stream that wraps this ring waits and
     /// changes segments.
-    pub(crate) const fn side(&mut self) -> &mut WriterCursor {
+    pub(crate) const fn cursor_mut(&mut self) -> &mut WriterCursor {
         &mut self.side
     }
 
@@ -252,15 +252,15 @@ impl BlockLayout for RecordLayout {
         // Less than half a ring, hence less than 32 bits.
         data.write_record_header(
             head,
-            RecordHeader::block_words(block.len(), writer.side.put.blocks),
+            RecordHeader::block_words(block.len(), writer.side.counts.blocks),
         );
         // SAFETY: the range ends before `limit`: in this lap, between head and the data that
         // readers still need (D2); no reader accesses it (D3), and the only writer is borrowed.
         let room = unsafe { data.bytes_mut(head + RecordHeader::SIZE as u64, block.len()) };
         foreign::copy(block, room);
         writer.side.head = end;
-        writer.side.put.blocks += 1;
-        writer.side.put.bytes += block.len() as u64;
+        writer.side.counts.blocks += 1;
+        writer.side.counts.bytes += block.len() as u64;
         true
     }
 
@@ -289,15 +289,15 @@ impl BlockLayout for RecordLayout {
         }
         data.write_record_header(
             start,
-            RecordHeader::block_words(length as usize, writer.side.put.blocks),
+            RecordHeader::block_words(length as usize, writer.side.counts.blocks),
         );
         if lossy {
             data.copy_in(bytes, writer.staging.get(..length as usize).unwrap_or_default());
             writer.side.mark_resume_position(start);
         }
         writer.side.head = end;
-        writer.side.put.blocks += 1;
-        writer.side.put.bytes += u64::from(length);
+        writer.side.counts.blocks += 1;
+        writer.side.counts.bytes += u64::from(length);
         Extent::new(bytes, length)
     }
 
@@ -307,7 +307,7 @@ impl BlockLayout for RecordLayout {
     }
 
     fn prepare_after_publish(writer: &mut BlockWriter) {
-        let (head, blocks) = (writer.side.head, writer.side.put.blocks);
+        let (head, blocks) = (writer.side.head, writer.side.counts.blocks);
         let (before, had) = std::mem::replace(&mut writer.layout.published, (head, blocks));
         if let Some(span) = (head - before).checked_div(blocks - had)
             && span >= RECLAIM_SPACING_MIN

@@ -18,9 +18,10 @@ fn ring_config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
 /// An entry of the ring has the same size for blocks of every length.
 #[test]
 fn d2_ring_stores_pointers_and_no_bytes() {
-    let shape = RingConfig { lanes: EntryColumns::Pointer, ..ring_config(1024, Policy::Block, 1) };
+    let shape =
+        RingConfig { columns: EntryColumns::Pointer, ..ring_config(1024, Policy::Block, 1) };
     let (mut writer, mut readers) = ring(&shape);
-    let data = writer.side.store.writer.len() - DATA_OFFSET_WORDS * 8;
+    let data = writer.cursor.store.writer.len() - DATA_OFFSET_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
     let home = DbufId::new(3).unwrap();
     let long = |number: u64| RichPointer::new(home, Extent::new(number << 20, 1 << 19), Class::YES);
@@ -36,10 +37,11 @@ fn d2_ring_stores_pointers_and_no_bytes() {
 #[test]
 fn each_entry_size_carries_its_columns() {
     for (lanes, stride) in
-        [(EntryColumns::Pointer, 16), (EntryColumns::Context, 32), (EntryColumns::Marks, 64)]
+        [(EntryColumns::Pointer, 16), (EntryColumns::Metadata, 32), (EntryColumns::Marks, 64)]
     {
         assert_eq!(lanes.stride(), stride);
-        let (mut writer, mut readers) = ring(&RingConfig { lanes, ..RingConfig::default() });
+        let (mut writer, mut readers) =
+            ring(&RingConfig { columns: lanes, ..RingConfig::default() });
         let sent = numbered_entry(5);
         assert_eq!(writer.push(&[sent]).unwrap().put, 1);
         let mut entries = [numbered_entry(0); 2];
@@ -159,13 +161,13 @@ fn t3_reader_rejects_impossible_positions() {
             let (mut writer, mut readers) = ring(&ring_config(8, policy, 1));
             writer.push(&(0..4).map(numbered_entry).collect::<Vec<_>>()).unwrap();
             assert_eq!(readers[0].unread_entries().unwrap(), 4);
-            readers[0].side.next = 4;
-            writer.side.store.writer.word(COMMIT).store(lie, Ordering::Release);
+            readers[0].cursor.next = 4;
+            writer.cursor.store.writer.word(COMMIT).store(lie, Ordering::Release);
             let plausible = policy == Policy::Overwrite && lie > 3 && lie <= u64::MAX >> 1;
-            let looked = readers[0].side.refresh();
+            let looked = readers[0].cursor.refresh();
             assert_eq!(looked.is_ok(), plausible, "{policy:?} {lie}: {looked:?}");
             if !plausible {
-                writer.side.store.writer.word(COMMIT).store(4, Ordering::Release);
+                writer.cursor.store.writer.word(COMMIT).store(4, Ordering::Release);
                 assert!(readers[0].read(&mut [numbered_entry(0)]).is_err(), "stays poisoned");
             }
         }
@@ -184,16 +186,16 @@ fn t3_lying_reader_is_evicted_and_counted_once() {
         for reader in &mut readers {
             reader.read(&mut [numbered_entry(0); 2]).unwrap();
         }
-        writer.side.refresh().unwrap();
-        writer.side.store.readers[0].word(CURSOR).store(lie, Ordering::Release);
-        assert_eq!(writer.side.refresh(), Ok(2), "{lie}");
+        writer.cursor.refresh().unwrap();
+        writer.cursor.store.readers[0].word(CURSOR).store(lie, Ordering::Release);
+        assert_eq!(writer.cursor.refresh(), Ok(2), "{lie}");
         assert_eq!(writer.evicted(), 1, "{lie}");
         readers[1].read(&mut [numbered_entry(0); 2]).unwrap();
         let both = [entries.clone(), entries].concat();
         assert_eq!(writer.push(&both).unwrap().put, 8, "{lie}");
         // Evicts the last reader; the refresh reports why no reader is left.
-        writer.side.store.readers[1].word(CURSOR).store(u64::MAX, Ordering::Release);
-        assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { own: 12, .. })), "{lie}");
+        writer.cursor.store.readers[1].word(CURSOR).store(u64::MAX, Ordering::Release);
+        assert!(matches!(writer.cursor.refresh(), Err(Fault::Poisoned { own: 12, .. })), "{lie}");
         assert_eq!((writer.evicted(), writer.push(&both)), (2, Err(Fault::Abandoned)));
     }
 }

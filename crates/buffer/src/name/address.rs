@@ -32,7 +32,7 @@ impl Address {
     /// Returns the address that consists of `name` and the current user. Fails with [`Error::Name`]
     /// if the name is invalid.
     pub fn for_current_user(name: &str) -> Result<Self, Error> {
-        Self::for_user(sys::process::identity().0, name)
+        Self::for_user(sys::process::effective_ids().0, name)
     }
 
     /// Returns the address that consists of `name` and user `uid`. Fails with [`Error::Name`] if
@@ -159,5 +159,5 @@ const SPARE_SOCKET_DIGITS: usize = 14;
 
 const _: () = assert!(
     STATE_SOCKET_PREFIX.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_SOCKET_DIGITS
-        <= sys::abstract_socket::LENGTH_MAX
+        <= sys::abstract_socket::NAME_LENGTH_MAX
 );

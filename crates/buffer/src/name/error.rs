@@ -59,7 +59,7 @@ pub enum Error {
     /// All reader slots are in use, or all slots that one untrusted user is allowed to occupy.
     #[error(
         "{address} has {limit} readers{}",
-        if *of_user { USER_LIMIT_SUFFIX } else { CREATOR_LIMIT_SUFFIX }
+        if *is_per_user { USER_LIMIT_SUFFIX } else { CREATOR_LIMIT_SUFFIX }
     )]
     Full {
         /// Requested name.
@@ -67,7 +67,7 @@ pub enum Error {
         /// Number of readers that the limit allows.
         limit: u64,
         /// True if the limit is the one per untrusted user, false if it is the total.
-        of_user: bool,
+        is_per_user: bool,
     },
     /// The writer has ended the stream.
     #[error("the {} {} has just ended", .0.object_kind_name(), .0)]
@@ -118,6 +118,6 @@ const USER_LIMIT_SUFFIX: &str = " of this user, the maximum set by its creator f
 
 /// Returns the user and group of this process for an error message.
 fn format_current_user() -> String {
-    let (uid, gid) = sys::process::identity();
+    let (uid, gid) = sys::process::effective_ids();
     format!("user {uid}, group {gid},")
 }

@@ -94,12 +94,12 @@ pub(super) fn claim(
     accepts: AcceptedContent,
 ) -> Result<OwnedFd, Error> {
     let socket = address.socket_name();
-    let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
+    let mut taken = sys::abstract_socket::listen(&socket, backlog, accepts);
     if is_address_in_use(&taken) {
         match probe_with_timeout(&socket, address.uid())? {
             SocketOwner::Owner(_) => return Err(Error::Taken(address.clone())),
             SocketOwner::NoListener => {
-                taken = sys::abstract_socket::claim(&socket, backlog, accepts)
+                taken = sys::abstract_socket::listen(&socket, backlog, accepts)
             }
             SocketOwner::Other(_) | SocketOwner::Full => {}
         }
@@ -109,7 +109,7 @@ pub(super) fn claim(
     }
     let number = RandomState::new().hash_one(std::process::id());
     let socket = address.spare_socket_name(number);
-    verify_unique(address, &socket, sys::abstract_socket::claim(&socket, backlog, accepts)?)
+    verify_unique(address, &socket, sys::abstract_socket::listen(&socket, backlog, accepts)?)
 }
 
 /// Returns the listener if the name has no other holder. Fails with [`Error::Taken`] if another

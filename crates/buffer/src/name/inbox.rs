@@ -97,7 +97,7 @@ fn pick_entry_to_evict(queue: &VecDeque<PendingWriter>) -> usize {
     let of = |uid: u32| queue.iter().filter(|waiting| waiting.credentials.uid == uid).count();
     let most = queue.iter().map(|waiting| of(waiting.credentials.uid)).max().unwrap_or(0);
     let sockets: Vec<_> = queue.iter().map(|waiting| waiting.socket.as_fd()).collect();
-    let offered = poll::readable(&sockets, Some(Duration::ZERO));
+    let offered = poll::wait_until_readable(&sockets, Some(Duration::ZERO));
     let theirs = (0..queue.len()).filter(|at| of(queue[*at].credentials.uid) == most);
     theirs.min_by_key(|at| offered.get(*at) == Some(&true)).unwrap_or(0)
 }
@@ -127,7 +127,7 @@ impl Inbox {
                 let mut queue = self.queue.lock();
                 let sockets = queue.iter().map(|waiting| waiting.socket.as_fd());
                 let all: Vec<_> = std::iter::once(self.doorbell.as_fd()).chain(sockets).collect();
-                let ready = poll::readable(&all, Some(Duration::ZERO));
+                let ready = poll::wait_until_readable(&all, Some(Duration::ZERO));
                 self.doorbell.clear();
                 let at = ready.iter().skip(1).position(|ready| *ready);
                 at.and_then(|at| queue.remove(at))
@@ -142,7 +142,7 @@ impl Inbox {
     /// true if `stop` is readable.
     pub fn wait_until(&self, stop: BorrowedFd<'_>) -> bool {
         self.sleep(None, Some(stop));
-        poll::readable(&[stop], Some(Duration::ZERO)).contains(&true)
+        poll::wait_until_readable(&[stop], Some(Duration::ZERO)).contains(&true)
     }
 
     /// Sleeps until a writer connects or sends an offer, or `stop` is readable. Returns false if
@@ -155,7 +155,7 @@ impl Inbox {
         let sockets = copies.iter().map(AsFd::as_fd);
         let first = std::iter::once(self.doorbell.as_fd()).chain(stop);
         let all: Vec<_> = first.chain(sockets).collect();
-        poll::readable(&all, limit).contains(&true)
+        poll::wait_until_readable(&all, limit).contains(&true)
     }
 }
 

@@ -58,7 +58,7 @@ impl<T> Clients<T> {
         let of_user = self.0.iter().filter(|client| client.uid == uid).count();
         if self.0.len() >= limits.readers {
             Err(QuotaExceeded { limit: limits.readers, of_user: false })
-        } else if uid != owner && uid != ROOT && of_user >= limits.per_untrusted_user {
+        } else if uid != owner && uid != ROOT_UID && of_user >= limits.per_untrusted_user {
             Err(QuotaExceeded { limit: limits.per_untrusted_user, of_user: true })
         } else {
             Ok(())
@@ -107,4 +107,4 @@ impl ReaderEvents {
     }
 }
 
-const ROOT: u32 = 0;
+const ROOT_UID: u32 = 0;

@@ -77,8 +77,8 @@ impl SharedRegion {
     ) -> Result<Self, Error> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
-        if !seals.has(Seals::SIZE) {
-            return Err(crate::share::Refusal::Unsealed { part: "region", seals }.into());
+        if !seals.contains(Seals::SIZE) {
+            return Err(crate::share::Refusal::Unsealed { file: "region", seals }.into());
         }
         // The size was read before the seals; it is final only now, so it is read again.
         let file = Memfd::from_fd(file.into())?;
@@ -86,11 +86,11 @@ impl SharedRegion {
         let Some(bytes) = usize::try_from(bytes).ok().filter(|_| fits) else {
             let should = usize::try_from(bytes).unwrap_or(usize::MAX);
             let is = file.len();
-            return Err(crate::share::Refusal::Size { part: "region", is, should }.into());
+            return Err(crate::share::Refusal::Size { file: "region", is, expected: should }.into());
         };
         let memory = match writable {
             true => Region::mapped(file.map()?),
-            false => Region::reading(file.map_read()?),
+            false => Region::read_only(file.map_read()?),
         };
         Ok(Self { memory, bytes, writable, host: Some(host) })
     }

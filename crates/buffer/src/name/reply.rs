@@ -110,8 +110,8 @@ impl Reply {
                 let Self { uid: owner, gid: group, mode, .. } = reply;
                 Err(Error::Forbidden { address, owner, group, mode })
             }
-            KIND_FULL => Err(Error::Full { address, limit, of_user: false }),
-            KIND_FULL_FOR_USER => Err(Error::Full { address, limit, of_user: true }),
+            KIND_FULL => Err(Error::Full { address, limit, is_per_user: false }),
+            KIND_FULL_FOR_USER => Err(Error::Full { address, limit, is_per_user: true }),
             KIND_ENDED => Err(Error::Ended(address)),
             KIND_FAILED => {
                 let errno = i32::try_from(limit).unwrap_or(0);

@@ -7,7 +7,7 @@ use crate::{Fault, Policy};
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
 use std::sync::atomic::{AtomicU32, Ordering};
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// Returns a name that no other test uses.
 fn unique_name(of: &str) -> String {
@@ -24,7 +24,12 @@ fn a19_stream_opened_by_name_starts_at_current_position() {
     let (host, name) = (Host::open().unwrap(), unique_name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
     let mut output = host
-        .create(&name, AccessList::private(identity()), &stream_config(), ReaderLimits::default())
+        .create(
+            &name,
+            AccessList::private(effective_ids()),
+            &stream_config(),
+            ReaderLimits::default(),
+        )
         .unwrap();
     output.write(b"before").unwrap();
     output.flush();
@@ -44,7 +49,7 @@ fn a19_stream_opened_by_name_starts_at_current_position() {
     drop(
         host.create(
             &name,
-            AccessList::private(identity()),
+            AccessList::private(effective_ids()),
             &stream_config(),
             ReaderLimits::default(),
         )
@@ -58,13 +63,13 @@ fn errors_of_creating_and_opening_state_their_cause() {
     let create = || {
         host.create(
             &taken,
-            AccessList::private(identity()),
+            AccessList::private(effective_ids()),
             &stream_config(),
             ReaderLimits::default(),
         )
     };
     let output = create().unwrap();
-    let (uid, _) = identity();
+    let (uid, _) = effective_ids();
     let refused = create().unwrap_err();
     assert_eq!(refused, Error::Taken(Address::for_current_user(&taken).unwrap()));
     assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
@@ -87,11 +92,11 @@ fn t12_reader_slots_are_limited_and_released() {
     let (host, name) = (Host::open().unwrap(), unique_name("places"));
     let limits = ReaderLimits { readers: 3, per_untrusted_user: 1 };
     let mut output =
-        host.create(&name, AccessList::private(identity()), &stream_config(), limits).unwrap();
+        host.create(&name, AccessList::private(effective_ids()), &stream_config(), limits).unwrap();
     for _ in 0..5 {
         let readers: Vec<_> = (0..3).map(|_| open_stream(&name).unwrap()).collect();
         let full = open_stream(&name).unwrap_err();
-        assert!(matches!(full, Error::Full { limit: 3, of_user: false, .. }), "{full}");
+        assert!(matches!(full, Error::Full { limit: 3, is_per_user: false, .. }), "{full}");
         output.write(b"to three").unwrap();
         output.flush();
         drop(readers);
@@ -107,13 +112,13 @@ fn host_notifies_when_readers_join_or_leave() {
     let (host, name) = (Host::open().unwrap(), unique_name("events"));
     let event = std::sync::Arc::new(sys::eventfd::EventFd::new().unwrap());
     host.notify_on_reader_change(&event);
-    let access = AccessList::private(identity());
+    let access = AccessList::private(effective_ids());
     let output = host.create(&name, access, &stream_config(), ReaderLimits::default()).unwrap();
     let wait_for = |readers: &[usize]| {
         let descriptor = std::os::fd::AsFd::as_fd(&*event);
         let counted = || Vec::from_iter(host.names().iter().map(|name| name.readers));
         while counted() != readers {
-            sys::poll::readable(&[descriptor], None);
+            sys::poll::wait_until_readable(&[descriptor], None);
             event.clear();
         }
     };
@@ -129,7 +134,7 @@ fn host_notifies_when_readers_join_or_leave() {
 #[test]
 fn d17_region_is_read_and_written_at_any_offset() {
     let (host, name) = (Host::open().unwrap(), unique_name("region"));
-    let mine = host.create_region(&name, AccessList::private(identity()), 10_000).unwrap();
+    let mine = host.create_region(&name, AccessList::private(effective_ids()), 10_000).unwrap();
     let read_only = open_region(&name).unwrap();
     assert_eq!((read_only.len(), read_only.is_writable()), (10_000, false));
     assert_eq!(read_only.write_at(0, b"x"), Err(Error::ReadOnly));
@@ -183,7 +188,7 @@ fn concurrent_writes_to_one_word_are_not_lost() {
 #[test]
 fn each_writer_to_an_inbox_has_its_own_stream() {
     let (host, name) = (Host::open().unwrap(), unique_name("inbox"));
-    let access = AccessList { mode: 0o600, ..AccessList::private(identity()) };
+    let access = AccessList { mode: 0o600, ..AccessList::private(effective_ids()) };
     let inbox = host.create_inbox(&name, access).unwrap();
     assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
     // These writers send no offer, and do not delay other writers.
@@ -198,7 +203,7 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
     let mut received = Vec::new();
     for _ in 0..3 {
         let mut arrival = inbox.accept(None).unwrap().unwrap();
-        assert_eq!(arrival.credentials.uid, identity().0);
+        assert_eq!(arrival.credentials.uid, effective_ids().0);
         let mut out = [0; 20];
         assert_eq!(arrival.input.read(&mut out).unwrap(), 10);
         received.push(out[0]);
@@ -265,7 +270,7 @@ fn closing_inbox_refuses_writers() {
     let host = Host::open().unwrap();
     for round in 0..200 {
         let name = unique_name(&format!("gone{round}"));
-        drop(host.create_inbox(&name, AccessList::private(identity())).unwrap());
+        drop(host.create_inbox(&name, AccessList::private(effective_ids())).unwrap());
         let result = open_write(&name, &stream_config());
         let refused = matches!(result, Err(Error::Unknown(_) | Error::Ended(_)));
         assert!(refused, "round {round}: {result:?}");
@@ -276,7 +281,12 @@ fn closing_inbox_refuses_writers() {
 fn streams_outlive_the_host_but_not_their_writer() {
     let (host, name) = (Host::open().unwrap(), unique_name("outlives"));
     let mut output = host
-        .create(&name, AccessList::private(identity()), &stream_config(), ReaderLimits::default())
+        .create(
+            &name,
+            AccessList::private(effective_ids()),
+            &stream_config(),
+            ReaderLimits::default(),
+        )
         .unwrap();
     let mut input = open_stream(&name).unwrap();
     drop(host);

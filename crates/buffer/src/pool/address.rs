@@ -23,7 +23,7 @@ pub struct EnclosingSegment {
 impl Memory {
     /// Returns the address of this memory's first byte in this process, and the size of the memory
     /// in bytes.
-    pub fn extent(&self) -> (usize, usize) {
+    pub fn address_and_size(&self) -> (usize, usize) {
         (self.region.words().as_ptr().addr(), self.region.len())
     }
 
@@ -39,7 +39,7 @@ impl Memory {
             // The slice may be the block being edited (M9).
             return None;
         }
-        let (base, len) = self.extent();
+        let (base, len) = self.address_and_size();
         let at = slice.as_ptr().addr().checked_sub(base)?;
         if slice.is_empty() || at.checked_add(slice.len())? > len {
             return None;
@@ -91,7 +91,7 @@ impl Lease {
     /// covers the block. Returns `None` if the block has no bytes, except in frozen memory.
     pub fn enclosing_segment(&self, pointer: RichPointer) -> Option<EnclosingSegment> {
         let memory = self.memory();
-        let (base, len) = memory.extent();
+        let (base, len) = memory.address_and_size();
         let lease = self.clone();
         if memory.is_frozen() {
             return Some(EnclosingSegment {

@@ -143,7 +143,7 @@ const FROZEN_SEGMENT_SIZE: usize = 1 << 19;
 /// EPERM: the file lacks the seal.
 const EPERM: i32 = 1;
 
-/// The place where a segment starts, as an offset and as a position.
+/// The start of a segment, as an offset and as a position.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentStart {
     /// Byte offset of the segment's first byte in the memory region.
@@ -182,14 +182,14 @@ impl Memory {
     /// Maps a file that is sealed against all writes. All of its bytes count as published. Fails
     /// with EPERM if the seal is missing.
     pub fn frozen(id: DbufId, file: Memfd) -> sys::Result<Self> {
-        if !file.seals()?.has(Seals::FROZEN) {
+        if !file.seals()?.contains(Seals::FROZEN) {
             return Err(sys::Error::new("fcntl", "F_GET_SEALS: it can still be written", EPERM));
         }
         // M8: sealed. The size read before the check was not final, so it is read again.
         let file = Memfd::from_fd(file.into())?;
         let segment = file.len().next_power_of_two().min(FROZEN_SEGMENT_SIZE);
         let count = file.len().div_ceil(segment);
-        let region = Region::reading(file.map_read()?);
+        let region = Region::read_only(file.map_read()?);
         let slots = Slots::new(segment, count.next_power_of_two());
         for slot in 0..count {
             slots.open(slot, slot as u64);

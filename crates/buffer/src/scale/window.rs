@@ -71,7 +71,7 @@ impl SegmentWindow {
         let step = self.scaler.end_lap(self.opened, before, sides, distance);
         if let Some(step) = step.filter(|step| step.capacity != before) {
             self.segments = step.capacity / self.segment;
-            self.scaler.scale.count_step();
+            self.scaler.scale.count_applied_change();
         }
         self.bytes() > before
     }

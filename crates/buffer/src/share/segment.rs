@@ -112,7 +112,7 @@ impl ReceivedSegment {
 /// Maps the page of a reader read-only, for a writer that did not create this page.
 pub(crate) fn map_reader_page(cursor: &OwnedFd) -> Result<Region, Refusal> {
     let file = check_file(cursor, "cursor", Seals::SIZE, PAGE)?;
-    Ok(Region::reading(file.map_read()?))
+    Ok(Region::read_only(file.map_read()?))
 }
 
 impl RingOffer {

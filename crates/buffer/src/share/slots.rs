@@ -13,8 +13,8 @@ use sys::memory::{Memfd, Seals};
 
 /// Creates a ring of slots for readers in other processes. Returns the writer and an offer per
 /// reader.
-pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
-    let shape = config.slot_shape();
+pub fn slot_ring(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
+    let shape = config.slot_layout();
     let geometry =
         ring_geometry(config.id, shape.slots_size(), shape.slot, config.policy, config.readers);
     let geometry = RingGeometry { magic: RingGeometry::SLOTS_MAGIC, ..geometry };
@@ -31,10 +31,10 @@ impl RingOffer {
     /// Validates the descriptors and opens a ring of slots.
     pub fn open_slot_reader(self) -> Result<ForeignSlotReader, Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::SLOTS_MAGIC)?;
-        let shape = slot_shape(&geometry).ok_or(Refusal::Geometry(geometry))?;
+        let shape = slot_layout(&geometry).ok_or(Refusal::Geometry(geometry))?;
         let ring = check_file(&self.ring, "ring", Seals::READER, ring_size(shape))?;
         let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
-        let (writer, page) = (Region::reading(ring.map_read()?), Region::mapped(cursor.map()?));
+        let (writer, page) = (Region::read_only(ring.map_read()?), Region::mapped(cursor.map()?));
         let start = acquire(page.word(reader::CURSOR));
         if start > POSITION_MAX {
             return Err(Refusal::Start(start));
@@ -52,7 +52,7 @@ const fn ring_size(shape: SlotLayout) -> usize {
 
 /// Returns the layout of the slots that a geometry describes, or `None` if the geometry is invalid
 /// for a ring of slots.
-fn slot_shape(geometry: &RingGeometry) -> Option<SlotLayout> {
+fn slot_layout(geometry: &RingGeometry) -> Option<SlotLayout> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits =
         slot.is_power_of_two() && (SlotLayout::SLOT_SIZE_MIN..=BLOCK_MAX + 1).contains(&slot);

@@ -34,7 +34,7 @@ fn sealed_geometry(change: impl FnOnce(&mut RingGeometry)) -> OwnedFd {
 #[test]
 fn complete_offer_is_opened_and_read() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
-        let (mut writer, mut offers) = blocks(&ring_config(policy)).unwrap();
+        let (mut writer, mut offers) = block_ring(&ring_config(policy)).unwrap();
         let offer = offers.remove(0);
         let fds = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
         let mut reader =
@@ -64,7 +64,7 @@ fn complete_offer_is_opened_and_read() {
 #[test]
 fn pointer_ring_is_opened_and_read() {
     let shape = ibuf::RingConfig { entries: 64, ..ibuf::RingConfig::default() };
-    let (mut writer, mut offers) = pointers(&shape, dbuf_id()).unwrap();
+    let (mut writer, mut offers) = pointer_ring(&shape, dbuf_id()).unwrap();
     let mut reader = offers.remove(0).open_pointer_reader().unwrap();
     let pointer = RichPointer::new(dbuf_id(), Extent::new(77, 7), Class::YES);
     let entry = Entry { pointer, ..Entry::default() };
@@ -72,7 +72,7 @@ fn pointer_ring_is_opened_and_read() {
     let mut out = [Entry::default(); 2];
     assert_eq!(reader.read(&mut out).unwrap().count, 1);
     assert_eq!(out[0], entry);
-    let (_writer, mut offers) = pointers(&shape, dbuf_id()).unwrap();
+    let (_writer, mut offers) = pointer_ring(&shape, dbuf_id()).unwrap();
     let refused = offers.remove(0).open_block_reader();
     assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
 }
@@ -88,7 +88,7 @@ fn t2_incomplete_offer_is_refused() {
             .into_iter()
             .enumerate()
             .filter(|&(i, _)| i as u32 != without)
-            .fold(Seals::NONE, |seals, (_, seal)| seals.with(seal))
+            .fold(Seals::NONE, |seals, (_, seal)| seals.union(seal))
     };
     let good = || (sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(PAGE, size));
     let look = |(geometry, ring, cursor)| {
@@ -101,24 +101,24 @@ fn t2_incomplete_offer_is_refused() {
     for seals in [Seals::NONE, partly(0), partly(1), partly(2), partly(3), size] {
         let refused =
             look((sealed_geometry(|_| ()), create_memfd(whole, seals), create_memfd(PAGE, size)));
-        assert!(matches!(refused, Err(Refusal::Unsealed { part: "ring", .. })), "{seals:?}");
+        assert!(matches!(refused, Err(Refusal::Unsealed { file: "ring", .. })), "{seals:?}");
     }
     for seals in [Seals::NONE, Seals::GROW, Seals::SHRINK] {
         let refused =
             look((sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(PAGE, seals)));
-        assert!(matches!(refused, Err(Refusal::Unsealed { part: "cursor", .. })));
+        assert!(matches!(refused, Err(Refusal::Unsealed { file: "cursor", .. })));
     }
     let refused =
         look((create_memfd(PAGE, reader), create_memfd(whole, reader), create_memfd(PAGE, size)));
-    assert!(matches!(refused, Err(Refusal::Unsealed { part: "geometry", .. })));
+    assert!(matches!(refused, Err(Refusal::Unsealed { file: "geometry", .. })));
     for bytes in [PAGE, whole - 1, whole + 1, 2 * whole] {
         let refused =
             look((sealed_geometry(|_| ()), create_memfd(bytes, reader), create_memfd(PAGE, size)));
-        assert!(matches!(refused, Err(Refusal::Size { part: "ring", .. })), "{bytes}");
+        assert!(matches!(refused, Err(Refusal::Size { file: "ring", .. })), "{bytes}");
     }
     let refused =
         look((sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(2 * PAGE, size)));
-    assert!(matches!(refused, Err(Refusal::Size { part: "cursor", .. })));
+    assert!(matches!(refused, Err(Refusal::Size { file: "cursor", .. })));
     let changes: [fn(&mut RingGeometry); 9] = [
         |g| g.magic = 0,
         |g| g.capacity = 0,
@@ -143,11 +143,11 @@ fn t2_incomplete_offer_is_refused() {
 
 #[test]
 fn offered_descriptors_cannot_be_mapped_writable() {
-    let (_writer, offers) = blocks(&ring_config(Policy::Overwrite)).unwrap();
+    let (_writer, offers) = block_ring(&ring_config(Policy::Overwrite)).unwrap();
     let [geometry, ring, cursor] =
         offers[0].descriptors().map(|fd| Memfd::from_fd(fd.try_clone_to_owned().unwrap()).unwrap());
     assert!(geometry.map().is_err() && ring.map().is_err());
-    assert!(geometry.seals().unwrap().has(Seals::FROZEN));
-    assert!(ring.seals().unwrap().has(Seals::READER));
-    assert!(cursor.seals().unwrap().has(Seals::SIZE));
+    assert!(geometry.seals().unwrap().contains(Seals::FROZEN));
+    assert!(ring.seals().unwrap().contains(Seals::READER));
+    assert!(cursor.seals().unwrap().contains(Seals::SIZE));
 }

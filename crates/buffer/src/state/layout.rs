@@ -114,7 +114,7 @@ impl TableShape {
             let bytes = head.as_chunks().0.get(at).copied().unwrap_or_default();
             usize::try_from(u64::from_ne_bytes(bytes)).unwrap_or(usize::MAX)
         };
-        let refused = Refusal::Size { part: "state", is: size_of_val(words), should: 0 };
+        let refused = Refusal::Size { file: "state", is: size_of_val(words), expected: 0 };
         if number(word::MAGIC) as u64 != MAGIC {
             return Err(refused.into());
         }
@@ -127,7 +127,7 @@ impl TableShape {
         let should = first + rows * (ROW_HEAD_WORDS + columns);
         if should > words.len() {
             let (is, should) = (size_of_val(words), should * size_of::<u64>());
-            return Err(Refusal::Size { part: "state", is, should }.into());
+            return Err(Refusal::Size { file: "state", is, expected: should }.into());
         }
         let mut bytes = vec![0; text];
         foreign::copy_out(words, word::COUNT * size_of::<u64>(), &mut bytes);

@@ -30,12 +30,12 @@ pub struct Snapshot {
     pub rows: Vec<Vec<u64>>,
     /// True if all rows are from one instant. Otherwise each row is consistent, but different rows
     /// may be from different instants.
-    pub whole: bool,
+    pub is_consistent: bool,
     /// Number of rows that could not be read, because the writer stopped or was suspended in the
     /// middle of a change.
-    pub torn: usize,
+    pub torn_rows: usize,
     /// Number of sessions that found no free row.
-    pub left_out: u64,
+    pub left_out_sessions: u64,
     /// Time of the last write, in nanoseconds of the monotonic clock; 0 before the first write.
     pub written_ns: u64,
     /// True if the contents are final, because the writer has exited or ended the table.
@@ -88,8 +88,14 @@ impl TableReader {
         let ended = self.has_ended();
         let words = self.words();
         let value = |at: usize| words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
-        let mut snapshot =
-            Snapshot { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
+        let mut snapshot = Snapshot {
+            rows: Vec::new(),
+            is_consistent: false,
+            torn_rows: 0,
+            left_out_sessions: 0,
+            written_ns: 0,
+            ended,
+        };
         for attempt in 1..=SNAPSHOT_ATTEMPTS_MAX {
             let lock = words.get(word::LOCK);
             let reading = lock.and_then(SequenceRead::begin);
@@ -98,15 +104,15 @@ impl TableReader {
                 continue;
             }
             let used = usize::try_from(value(word::USED)).unwrap_or(usize::MAX);
-            (snapshot.left_out, snapshot.written_ns) =
+            (snapshot.left_out_sessions, snapshot.written_ns) =
                 (value(word::LEFT_OUT_SESSIONS), value(word::WRITE_TIME));
-            (snapshot.rows, snapshot.torn) = (Vec::new(), 0);
+            (snapshot.rows, snapshot.torn_rows) = (Vec::new(), 0);
             for at in 0..used.min(self.shape.rows) {
                 self.copy_row(at, &mut snapshot);
             }
-            snapshot.whole =
+            snapshot.is_consistent =
                 reading.zip(lock).is_some_and(|(reading, lock)| reading.is_consistent(lock));
-            if snapshot.whole {
+            if snapshot.is_consistent {
                 break;
             }
         }
@@ -125,6 +131,6 @@ impl TableReader {
                 RowReadResult::Torn => thread::yield_now(),
             }
         }
-        snapshot.torn += 1;
+        snapshot.torn_rows += 1;
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::name::Error;
 use abi::access::AccessList;
 use std::sync::atomic::{AtomicBool, Ordering};
-use sys::process::identity;
+use sys::process::effective_ids;
 
 fn unique_name(of: &str) -> String {
     format!("test-{}-{of}", std::process::id())
@@ -22,34 +22,38 @@ fn m3_table_is_read_back_with_columns_and_rows() {
     let missing = TableReader::open(&name).unwrap_err();
     assert!(missing.to_string().contains("no state is called"), "{missing}");
     let mut writer =
-        TableWriter::create(&name, AccessList::private(identity()), table_shape(2, 4)).unwrap();
-    let taken =
-        TableWriter::create(&name, AccessList::private(identity()), table_shape(2, 4)).unwrap_err();
+        TableWriter::create(&name, AccessList::private(effective_ids()), table_shape(2, 4))
+            .unwrap();
+    let taken = TableWriter::create(&name, AccessList::private(effective_ids()), table_shape(2, 4))
+        .unwrap_err();
     assert!(matches!(taken, Error::Taken(_)), "{taken}");
     let reader = TableReader::open(&name).unwrap();
     assert_eq!(reader.shape(), writer.shape());
     let snapshot = reader.snapshot();
     assert!(
-        snapshot.rows.is_empty() && snapshot.whole && !snapshot.ended && snapshot.written_ns == 0
+        snapshot.rows.is_empty()
+            && snapshot.is_consistent
+            && !snapshot.ended
+            && snapshot.written_ns == 0
     );
     writer.put(0, Some(&[1, 2]));
     writer.put(3, Some(&[3, 4]));
     writer.put(4, Some(&[5, 6]));
-    writer.end(5);
+    writer.end_changes(5);
     let snapshot = reader.snapshot();
     assert_eq!(
-        (snapshot.rows, snapshot.left_out, snapshot.written_ns),
+        (snapshot.rows, snapshot.left_out_sessions, snapshot.written_ns),
         (vec![vec![1, 2], vec![3, 4]], 1, 5)
     );
     writer.put(0, None);
-    assert!(!reader.snapshot().whole, "in the middle of a change");
-    writer.end(6);
+    assert!(!reader.snapshot().is_consistent, "in the middle of a change");
+    writer.end_changes(6);
     let snapshot = reader.snapshot();
-    assert_eq!((snapshot.rows, snapshot.whole), (vec![vec![3, 4]], true));
+    assert_eq!((snapshot.rows, snapshot.is_consistent), (vec![vec![3, 4]], true));
     writer.clear();
-    writer.end(7);
-    assert!(reader.snapshot().rows.is_empty() && reader.snapshot().left_out == 0);
-    let (uid, _) = identity();
+    writer.end_changes(7);
+    assert!(reader.snapshot().rows.is_empty() && reader.snapshot().left_out_sessions == 0);
+    let (uid, _) = effective_ids();
     let listed: Vec<String> =
         TableNames::list().unwrap().addresses().map(ToString::to_string).collect();
     assert!(listed.contains(&format!("{uid}/{name}")), "{listed:?}");
@@ -62,7 +66,8 @@ fn m3_table_is_read_back_with_columns_and_rows() {
 fn m3_no_row_is_torn_under_constant_writes() {
     let name = unique_name("busy");
     let mut writer =
-        TableWriter::create(&name, AccessList::private(identity()), table_shape(64, 8)).unwrap();
+        TableWriter::create(&name, AccessList::private(effective_ids()), table_shape(64, 8))
+            .unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)
@@ -76,7 +81,7 @@ fn m3_no_row_is_torn_under_constant_writes() {
                         for row in &snapshot.rows {
                             assert!(row.iter().all(|number| *number == row[0]), "{row:?}");
                         }
-                        if snapshot.whole && snapshot.rows.len() == 8 {
+                        if snapshot.is_consistent && snapshot.rows.len() == 8 {
                             assert!(snapshot.rows.iter().all(|row| row[0] == snapshot.rows[0][0]));
                             whole += 1;
                         }
@@ -88,7 +93,7 @@ fn m3_no_row_is_torn_under_constant_writes() {
             .collect();
         for round in 0..20_000 {
             (0..8).for_each(|at| writer.put(at, Some(&[round; 64])));
-            writer.end(round);
+            writer.end_changes(round);
         }
         done.store(true, Ordering::Relaxed);
         for reader in readers {

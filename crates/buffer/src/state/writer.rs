@@ -1,5 +1,5 @@
-//! Writers of a table. [`TableWriter::end`] completes a group of changes, which readers then see as
-//! a consistent snapshot.
+//! Writers of a table. [`TableWriter::end_changes`] completes a group of changes, which readers
+//! then see as a consistent snapshot.
 
 use super::layout::{MAGIC, TableShape, word};
 use super::rows;
@@ -21,7 +21,7 @@ pub struct TableWriter {
     used: usize,
     /// Indices of the rows that did not fit into the table. These rows are only counted.
     overflow: HashSet<usize>,
-    /// True if a row was put since the last [`TableWriter::end`].
+    /// True if a row was put since the last [`TableWriter::end_changes`].
     is_open: bool,
 }
 
@@ -74,7 +74,7 @@ impl TableWriter {
     }
 
     /// Sets the numbers of a row; `None` clears the row. A row beyond the end of the table is only
-    /// counted. Until [`TableWriter::end`], readers see the table as inconsistent.
+    /// counted. Until [`TableWriter::end_changes`], readers see the table as inconsistent.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)
@@ -97,7 +97,7 @@ impl TableWriter {
 
     /// Ends a group of changes, which readers then see as consistent. `now` is the time in
     /// nanoseconds of the monotonic clock.
-    pub fn end(&mut self, now: u64) {
+    pub fn end_changes(&mut self, now: u64) {
         if !std::mem::take(&mut self.is_open) {
             return;
         }

@@ -76,7 +76,7 @@ pub fn send_to(
     sockets: Vec<OwnedFd>,
 ) -> sys::Result<(Output, Vec<sys::Result<()>>)> {
     let config = &config.readers(sockets.len());
-    let (writer, rings) = share::blocks(&config.ring)?;
+    let (writer, rings) = share::block_ring(&config.ring)?;
     let (mut ends, mut sent) = (Vec::new(), Vec::new());
     for (ring, socket) in rings.into_iter().zip(sockets) {
         let page = ring.duplicate_page()?;

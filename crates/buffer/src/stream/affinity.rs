@@ -30,8 +30,8 @@ impl Output {
     /// with the processor of the first present reader. Does nothing and returns false if no reader
     /// is present, or if that processor is unknown or shares no cache.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
-        let first = self.ends.iter().position(|end| !end.has_left);
-        let page = first.and_then(|first| self.ring.side().page(first));
+        let first = self.reader_records.iter().position(|end| !end.has_left);
+        let page = first.and_then(|first| self.ring.cursor_mut().page(first));
         page.map_or(Ok(false), |page| share_cache(acquire(page.word(reader::PROCESSOR))))
     }
 }
@@ -76,7 +76,7 @@ mod tests {
                 output.flush();
                 assert_eq!(input.read(&mut [0; 100]), Ok(100));
             }
-            let word = output.side().store.writer.word(writer::PROCESSOR);
+            let word = output.cursor_mut().store.writer.word(writer::PROCESSOR);
             let other = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
             let sharers = sys::machine::processors_sharing_cache(other);
             assert_eq!(input.share_cache(), Ok(!sharers.is_empty()));
@@ -88,7 +88,7 @@ mod tests {
             assert!(output.share_cache().is_ok(), "the other way round");
             // A processor that does not exist, and an impossible number.
             for lie in [100_000, u64::MAX] {
-                let page = &output.side().store.writer;
+                let page = &output.cursor_mut().store.writer;
                 page.word(writer::PROCESSOR).store(lie, Ordering::Relaxed);
                 let kept = allowed_processors();
                 assert_eq!((input.share_cache(), allowed_processors()), (Ok(false), kept));

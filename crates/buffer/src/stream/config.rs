@@ -117,7 +117,7 @@ impl Config {
 #[must_use]
 pub fn cache_sizes() -> &'static [usize] {
     static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
-    CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
+    CACHES.get_or_init(|| sys::machine::Machine::detect().cache_sizes)
 }
 
 /// True if this process may run on one processor only. Set by [`fix_processor_count`]; unset if

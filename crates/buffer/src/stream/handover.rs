@@ -26,7 +26,7 @@ use sys::doorbell::SocketDoorbell;
 pub struct Handover {
     state: HandoverState,
     /// Descriptors of the page and the doorbell of each reader.
-    ends: Vec<(OwnedFd, OwnedFd)>,
+    reader_descriptors: Vec<(OwnedFd, OwnedFd)>,
 }
 
 /// State of the stream that the successor continues.
@@ -50,7 +50,7 @@ impl Output {
     /// like all others.
     pub fn hand_over(mut self) -> Result<Handover, ChangeError> {
         // Readers that have joined up to here are handed over.
-        self.ring.side().poll_joins();
+        self.ring.cursor_mut().poll_joins();
         self.update_readers();
         if self.segments.accepts_readers() {
             return Err(ChangeError::Admission);
@@ -59,7 +59,7 @@ impl Output {
         let shape = self.segments.shape;
         let mut ends = Vec::new();
         for StreamReaderRecord { doorbell, page, .. } in
-            std::mem::take(&mut self.ends).into_iter().filter(|e| !e.has_left)
+            std::mem::take(&mut self.reader_records).into_iter().filter(|e| !e.has_left)
         {
             ends.push((page, OwnedFd::from(doorbell)));
         }
@@ -69,14 +69,14 @@ impl Output {
         self.ring.switch_to_other_writer(self.segments.number);
         let state = HandoverState {
             id: self.ring.id(),
-            policy: self.ring.side().policy,
+            policy: self.ring.cursor_mut().policy,
             capacity: shape.capacity,
             every: self.every,
             segment: self.segments.number,
             start: self.ring.head(),
             put: self.ring.counts(),
         };
-        Ok(Handover { state, ends })
+        Ok(Handover { state, reader_descriptors: ends })
     }
 }
 
@@ -97,7 +97,10 @@ impl Handover {
     /// Returns the descriptors in the order in which they are sent.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.ends.iter().flat_map(|(page, doorbell)| [page.as_fd(), doorbell.as_fd()]).collect()
+        self.reader_descriptors
+            .iter()
+            .flat_map(|(page, doorbell)| [page.as_fd(), doorbell.as_fd()])
+            .collect()
     }
 
     /// Parses the message and descriptors of the predecessor. Fails with [`Refusal::Descriptors`]
@@ -109,7 +112,7 @@ impl Handover {
         while let Some(page) = descriptors.next() {
             ends.push((page, descriptors.next().ok_or(Refusal::Descriptors(count))?));
         }
-        Ok(Self { state, ends })
+        Ok(Self { state, reader_descriptors: ends })
     }
 
     /// Continues the stream in a new segment created by this process, and announces the segment to
@@ -117,7 +120,7 @@ impl Handover {
     pub fn open(self) -> Result<Output, Refusal> {
         let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
-        for (page, doorbell) in self.ends {
+        for (page, doorbell) in self.reader_descriptors {
             pages.push(Arc::new(segment::map_reader_page(&page)?));
             doorbells.push((SocketDoorbell::from(doorbell), page));
         }

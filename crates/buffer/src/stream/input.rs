@@ -12,7 +12,7 @@ use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{RingGeometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use sys::doorbell::{DrainResult, Peer, SocketDoorbell};
+use sys::doorbell::{DrainResult, PeerState, SocketDoorbell};
 
 mod blocks;
 mod peek;
@@ -30,7 +30,7 @@ pub struct Input {
     unread_rest: Option<CheckedRecord>,
     /// Block that [`Input::open_block`] has taken. `None` after this end has entered another
     /// segment.
-    opened: Option<CheckedRecord>,
+    opened_block: Option<CheckedRecord>,
     /// True once the writer's process has exited, with or without closing the stream.
     writer_exited: bool,
     /// True if the ring overwrites its oldest blocks.
@@ -38,9 +38,9 @@ pub struct Input {
     /// State of the adaptive spinning before a sleep.
     spin: SpinState,
     /// Geometry of the segment that this end reads.
-    shape: RingGeometry,
+    geometry: RingGeometry,
     /// Segments received from the writer but not entered yet.
-    inbox: Vec<ReceivedSegment>,
+    received_segments: Vec<ReceivedSegment>,
     /// True after the writer has revoked access to further segments.
     is_revoked: bool,
     /// True if the stream was opened by [`Offer::open_trusting`](super::Offer::open_trusting).
@@ -49,7 +49,7 @@ pub struct Input {
     trust_proof: Option<TrustProof>,
     /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
-    pub late: crate::late::LateEvent,
+    pub late_event: crate::late_event::LateEvent,
 }
 
 /// Maximum number of segments in the inbox; an honest writer sends one at a time.
@@ -61,7 +61,7 @@ impl Input {
     /// Returns the capacity in bytes of the segment that this end reads.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        usize::try_from(self.shape.capacity).unwrap_or(usize::MAX)
+        usize::try_from(self.geometry.capacity).unwrap_or(usize::MAX)
     }
 
     pub(super) fn new(
@@ -77,17 +77,17 @@ impl Input {
             sleeper: Sleeper::default(),
             notifier: Notifier::default(),
             unread_rest: None,
-            opened: None,
+            opened_block: None,
             writer_exited: false,
             is_lossy,
             spin: SpinState::default(),
-            shape,
-            inbox: Vec::new(),
+            geometry: shape,
+            received_segments: Vec::new(),
             is_revoked: false,
             is_trusting: false,
             trust_proof: None,
             #[cfg(any(test, feature = "testing"))]
-            late: crate::late::LateEvent::default(),
+            late_event: crate::late_event::LateEvent::default(),
         }
     }
 
@@ -160,7 +160,7 @@ impl Input {
     /// stream cannot continue.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
         #[cfg(any(test, feature = "testing"))]
-        if self.late.fire() {
+        if self.late_event.fire() {
             while self.drain_doorbell() {}
         }
         let is_switching = self.ring.walk().next_segment_number().is_some();
@@ -210,7 +210,7 @@ impl Input {
             Ok(false) => {
                 let all: Vec<BorrowedFd<'_>> =
                     std::iter::once(self.doorbell.as_fd()).chain(others.iter().copied()).collect();
-                sys::poll::readable(&all, limit);
+                sys::poll::wait_until_readable(&all, limit);
                 self.drain_doorbell();
                 Ok(())
             }
@@ -266,7 +266,7 @@ impl Input {
         walk.stop_at(released + release_interval(walk));
         let side = &walk.side;
         if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.writer_exited |= self.doorbell.notify() == Peer::Gone;
+            self.writer_exited |= self.doorbell.notify() == PeerState::Gone;
         }
     }
 
@@ -333,9 +333,11 @@ impl Input {
     fn follow_switch(&mut self) -> Result<bool, Fault> {
         let Some(number) = self.ring.walk().next_segment_number() else { return Ok(false) };
         for _ in 0..DRAINED_NOTIFICATIONS_MAX {
-            self.inbox.retain(|segment| segment.number >= number);
-            if let Some(at) = self.inbox.iter().position(|segment| segment.number == number) {
-                let segment = self.inbox.swap_remove(at);
+            self.received_segments.retain(|segment| segment.number >= number);
+            if let Some(at) =
+                self.received_segments.iter().position(|segment| segment.number == number)
+            {
+                let segment = self.received_segments.swap_remove(at);
                 return self.enter_segment(&segment).map(|()| true);
             }
             if self.is_revoked || !self.drain_doorbell() {
@@ -350,18 +352,18 @@ impl Input {
     fn enter_segment(&mut self, segment: &ReceivedSegment) -> Result<(), Fault> {
         let walk = self.ring.walk();
         let (position, page) = (walk.side.next, walk.side.store.readers.first().cloned());
-        let attached = page.map(|page| segment.attach(&self.shape, position, page));
+        let attached = page.map(|page| segment.attach(&self.geometry, position, page));
         let Some(Ok((store, shape))) = attached else {
             return Err(walk.side.poison(Fault::Segment { position }));
         };
         walk.continue_in(store);
         walk.stop_at(position + release_interval(walk));
-        self.opened = None;
+        self.opened_block = None;
         self.trust_proof = if self.is_trusting { segment.creator() } else { None };
-        self.shape = shape;
+        self.geometry = shape;
         // The writer's page has changed, and perhaps the writer.
         self.notifier = Notifier::default();
-        self.writer_exited |= self.doorbell.notify() == Peer::Gone;
+        self.writer_exited |= self.doorbell.notify() == PeerState::Gone;
         Ok(())
     }
 
@@ -376,10 +378,10 @@ impl Input {
             }
             DrainResult::Notification(note, descriptors) => match note::decode(&note) {
                 Some(Note::Segment(number)) => {
-                    if self.inbox.len() == RECEIVED_SEGMENTS_MAX {
-                        self.inbox.remove(0);
+                    if self.received_segments.len() == RECEIVED_SEGMENTS_MAX {
+                        self.received_segments.remove(0);
                     }
-                    self.inbox.extend(ReceivedSegment::new(number, descriptors));
+                    self.received_segments.extend(ReceivedSegment::new(number, descriptors));
                 }
                 Some(Note::Revoked) => self.is_revoked = true,
                 None => {}

@@ -13,7 +13,7 @@ use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, WriterCounts, dbuf};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::doorbell::{Peer, SocketDoorbell};
+use sys::doorbell::{PeerState, SocketDoorbell};
 
 /// Number of bytes after which blocks are published, even if there are fewer blocks than
 /// [`Output::every`]. The reader then copies them while the next blocks are written. In a ring of
@@ -24,7 +24,7 @@ const PUBLISH_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Output {
     pub(super) ring: dbuf::BlockWriter,
-    pub(super) ends: Vec<StreamReaderRecord>,
+    pub(super) reader_records: Vec<StreamReaderRecord>,
     sleeper: Sleeper,
     /// Number of blocks between two publications (T_b).
     pub(super) every: u64,
@@ -75,7 +75,7 @@ impl Output {
         config: &Config,
         segments: Segments,
     ) -> Self {
-        let publish_at = PUBLISH_BYTES.min(ring.side().capacity / 16);
+        let publish_at = PUBLISH_BYTES.min(ring.cursor_mut().capacity / 16);
         // A bounded latency requires every block to be published at once.
         let every = if config.latency.is_some() { 1 } else { config.every.max(1) as u64 };
         let entries = config.ring.capacity / abi::ring::LINE_WORDS;
@@ -92,7 +92,7 @@ impl Output {
         let (publish_at_block, waking) = (every, WakingOverrides::default());
         let mut output = Self {
             ring,
-            ends,
+            reader_records: ends,
             sleeper,
             every,
             publish_at_block,
@@ -129,7 +129,7 @@ impl Output {
     /// there is a latency bound.
     fn update_timer(&mut self) {
         if let Some(latency) = &mut self.latency {
-            let present = self.ends.iter().filter(|end| !end.has_left);
+            let present = self.reader_records.iter().filter(|end| !end.has_left);
             latency.set_readers(present.map(|end| &end.doorbell));
         }
     }
@@ -205,12 +205,12 @@ impl Output {
         if self.segments.can_change_in_place() {
             self.release_excess_memory();
         }
-        self.ring.side().poll_joins();
+        self.ring.cursor_mut().poll_joins();
         self.update_readers();
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         let head = side.head;
         self.publish_at = head + PUBLISH_BYTES.min(side.capacity / 16);
-        self.publish_at_block = side.put.blocks.saturating_add(self.every);
+        self.publish_at_block = side.counts.blocks.saturating_add(self.every);
         let mut urgency = urgency;
         if let Some(latency) = &mut self.latency {
             let asleep = |(at, end): (usize, &StreamReaderRecord)| {
@@ -218,20 +218,21 @@ impl Output {
                 page.is_some_and(|page| end.notifier.has_unnotified_sleeper(page, reader::WAIT))
             };
             if urgency == Urgency::Last {
-                latency.record_flush(side.put.blocks);
-            } else if latency
-                .record_publication(side.put.blocks, self.ends.iter().enumerate().any(asleep))
-            {
+                latency.record_flush(side.counts.blocks);
+            } else if latency.record_publication(
+                side.counts.blocks,
+                self.reader_records.iter().enumerate().any(asleep),
+            ) {
                 urgency = Urgency::Last;
             }
         }
         let always = self.waking.notifies_always && urgency == Urgency::Last;
         let mut gone = Vec::new();
-        for (at, end) in self.ends.iter_mut().enumerate() {
+        for (at, end) in self.reader_records.iter_mut().enumerate() {
             let Some(page) = side.page(at) else { continue };
             let is_due = end.notifier.is_due(page, reader::WAIT, head, urgency) || always;
             let is_due = is_due && !end.has_left;
-            if is_due && end.doorbell.notify() == Peer::Gone {
+            if is_due && end.doorbell.notify() == PeerState::Gone {
                 gone.push(at);
             }
         }
@@ -261,12 +262,12 @@ impl Output {
     /// Returns the number of reader indices in use. Indices of departed readers are reused.
     #[must_use]
     pub const fn readers(&self) -> usize {
-        self.ends.len()
+        self.reader_records.len()
     }
 
     /// Excludes a reader from flow control and notifications.
     pub fn disconnect(&mut self, reader: usize) {
-        if let Some(end) = self.ends.get_mut(reader) {
+        if let Some(end) = self.reader_records.get_mut(reader) {
             end.has_left = true;
         }
         self.ring.disconnect(reader);
@@ -278,7 +279,7 @@ impl Output {
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         let processor = sys::machine::current_processor() as u64 + 1;
-        let page = &self.ring.side().store.writer;
+        let page = &self.ring.cursor_mut().store.writer;
         page.word(writer::PROCESSOR).store(processor, Ordering::Relaxed);
         if self.scaler.is_some() && self.ring.would_wrap(length) {
             self.end_lap();
@@ -287,11 +288,11 @@ impl Output {
     }
 
     fn has_room(&mut self, length: usize) -> Result<bool, Fault> {
-        if self.ring.side().policy != Policy::Block {
+        if self.ring.cursor_mut().policy != Policy::Block {
             return Ok(true);
         }
         let need = self.ring.needed_positions(length)?;
-        Ok(self.ring.side().room(need)? >= need)
+        Ok(self.ring.cursor_mut().room(need)? >= need)
     }
 
     /// Waits until a block of this length fits, and returns true.
@@ -327,7 +328,7 @@ impl Output {
         }
         self.spin.record_failure();
         let need = self.ring.needed_positions(length)?;
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         let (capacity, head) = (side.capacity, side.head);
         // Allows two wake-ups per lap instead of one per block. If both sides share a processor,
         // the reader continues until little data is left.
@@ -339,12 +340,12 @@ impl Output {
         let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
         self.sleeper.announce_sleep(&side.store.writer, writer::WAIT, until);
         let slept = self.sleep(length);
-        self.sleeper.announce_wake(&self.ring.side().store.writer, writer::WAIT);
+        self.sleeper.announce_wake(&self.ring.cursor_mut().store.writer, writer::WAIT);
         slept?;
         if !self.has_room(length)? {
             return Ok(WaitResult::NotReady);
         }
-        self.ends.iter_mut().for_each(|end| end.false_alarms = end.false_alarms.min(0));
+        self.reader_records.iter_mut().for_each(|end| end.false_alarms = end.false_alarms.min(0));
         Ok(WaitResult::Ready)
     }
 
@@ -353,28 +354,28 @@ impl Output {
             return Ok(());
         }
         self.update_readers();
-        let present = || self.ends.iter().enumerate().filter(|(_, end)| !end.has_left);
+        let present = || self.reader_records.iter().enumerate().filter(|(_, end)| !end.has_left);
         let doorbells: Vec<BorrowedFd<'_>> =
             present().map(|(_, end)| end.doorbell.as_fd()).collect();
         if doorbells.is_empty() {
             return Err(Fault::Abandoned);
         }
-        let ready = sys::poll::readable(&doorbells, self.waking.limit);
+        let ready = sys::poll::wait_until_readable(&doorbells, self.waking.sleep_limit);
         let notifying: Vec<usize> =
             present().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| at).collect();
         for at in notifying {
-            let end = &mut self.ends[at];
+            let end = &mut self.reader_records[at];
             end.false_alarms += 1;
-            if end.doorbell.clear() == Peer::Gone || end.false_alarms > FALSE_ALARMS_MAX {
+            if end.doorbell.clear() == PeerState::Gone || end.false_alarms > FALSE_ALARMS_MAX {
                 self.disconnect(at);
             }
         }
-        if self.side().is_abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
+        if self.cursor_mut().is_abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
     }
 
     /// Updates the list of doorbells with the readers that have joined or left.
     pub(super) fn update_readers(&mut self) {
-        let changes = self.ring.side().take_reader_changes();
+        let changes = self.ring.cursor_mut().take_reader_changes();
         if changes.is_empty() {
             return;
         }
@@ -382,14 +383,14 @@ impl Output {
             match change {
                 ReaderChange::Joined(at, ReaderConnection { doorbell, page }) => {
                     let joined = StreamReaderRecord::new(doorbell, page);
-                    match self.ends.get_mut(at) {
+                    match self.reader_records.get_mut(at) {
                         Some(end) => *end = joined,
-                        None => self.ends.push(joined),
+                        None => self.reader_records.push(joined),
                     }
                 }
                 // The ring has handled the departure; another reader may have the index already.
                 ReaderChange::Left(at) => {
-                    if let Some(end) = self.ends.get_mut(at) {
+                    if let Some(end) = self.reader_records.get_mut(at) {
                         end.has_left = true;
                     }
                 }
@@ -401,8 +402,8 @@ impl Output {
     /// Returns true if a reader is asleep and has not been notified.
     #[cfg(test)]
     pub(super) fn has_unnotified_sleeper(&mut self) -> bool {
-        let side = self.ring.side();
-        let mut ends = self.ends.iter().enumerate();
+        let side = self.ring.cursor_mut();
+        let mut ends = self.reader_records.iter().enumerate();
         ends.any(|(at, end)| {
             side.page(at)
                 .is_some_and(|page| end.notifier.has_unnotified_sleeper(page, reader::WAIT))
@@ -412,12 +413,12 @@ impl Output {
     /// Closes the descriptors without closing the stream, as the kernel does for a killed process.
     #[cfg(any(test, feature = "testing"))]
     pub fn die(mut self) {
-        self.ends.clear();
+        self.reader_records.clear();
         std::mem::forget(self);
     }
 
-    pub(super) const fn side(&mut self) -> &mut WriterCursor {
-        self.ring.side()
+    pub(super) const fn cursor_mut(&mut self) -> &mut WriterCursor {
+        self.ring.cursor_mut()
     }
 }
 
@@ -426,7 +427,7 @@ impl Drop for Output {
         if self.ring.is_handed_over() {
             return;
         }
-        self.ring.side().close();
+        self.ring.cursor_mut().close();
         self.flush();
     }
 }

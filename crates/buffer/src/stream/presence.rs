@@ -11,15 +11,15 @@ impl Output {
     /// Returns the number of readers that have joined and whose departure the writer has not
     /// noticed.
     pub fn present_readers(&mut self) -> usize {
-        self.ring.side().poll_joins();
+        self.ring.cursor_mut().poll_joins();
         self.update_readers();
-        self.ends.iter().filter(|end| !end.has_left).count()
+        self.reader_records.iter().filter(|end| !end.has_left).count()
     }
 
     /// Reports to the readers the total number of blocks that this program has lost before it could
     /// write them to the ring. The number applies to the current segment.
     pub fn report_lost_before(&mut self, blocks: u64) {
-        let page = &self.ring.side().store.writer;
+        let page = &self.ring.cursor_mut().store.writer;
         page.word(writer::LOST_BEFORE).store(blocks, Ordering::Relaxed);
     }
 
@@ -27,7 +27,7 @@ impl Output {
     /// if a reader is present. Returns immediately if the stream was created without admission of
     /// readers. Fails if the kernel refuses an event descriptor.
     pub fn wait_for_reader(&mut self, limit: Option<Duration>) -> sys::Result<bool> {
-        let Some(queue) = self.ring.side().join_queue() else {
+        let Some(queue) = self.ring.cursor_mut().join_queue() else {
             return Ok(self.present_readers() > 0);
         };
         let joined = queue.join_event()?;
@@ -37,7 +37,7 @@ impl Output {
         if self.present_readers() > 0 {
             return Ok(true);
         }
-        sys::poll::readable(&[joined.as_fd()], limit);
+        sys::poll::wait_until_readable(&[joined.as_fd()], limit);
         Ok(self.present_readers() > 0)
     }
 }

@@ -7,7 +7,7 @@ use crate::scale::{SidePlacement, SizingState};
 impl Output {
     /// Returns the state of automatic sizing, or `None` if the size is fixed.
     #[must_use]
-    pub fn scale(&self) -> Option<&SizingState> {
+    pub fn sizing_state(&self) -> Option<&SizingState> {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
     }
 
@@ -32,7 +32,7 @@ impl Output {
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.side_placement());
         let Some(scaler) = &mut self.scaler else { return };
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         let distance = || {
             // The refresh evicts a lying reader; the next check for room reports the eviction.
             let _ = side.refresh();
@@ -44,7 +44,7 @@ impl Output {
             && self.resize(step.capacity).is_ok()
             && let Some(scaler) = &mut self.scaler
         {
-            scaler.scale.count_step();
+            scaler.scale.count_applied_change();
         }
     }
 
@@ -58,7 +58,7 @@ impl Output {
         let spin = self.spin;
         let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
         let own = sys::machine::current_processor();
-        let shares_processor = self.ring.side().are_readers_on(own, unknown);
+        let shares_processor = self.ring.cursor_mut().are_readers_on(own, unknown);
         if shares_processor {
             SidePlacement::SameProcessor
         } else {

@@ -96,8 +96,8 @@ impl Output {
     /// Returns the number of bytes that the kernel has allocated for a ring whose capacity changes
     /// in place. Returns `None` for any other ring, or if the kernel does not report the number.
     #[must_use]
-    pub fn resident(&self) -> Option<u64> {
-        self.segments.file.as_ref()?.resident().ok()
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.segments.file.as_ref()?.allocated_bytes().ok()
     }
 
     /// Returns the number of the current segment. It increases when the ring is reallocated, a
@@ -121,8 +121,8 @@ impl Output {
             return Ok(());
         }
         // The refresh evicts lying readers and updates the oldest position needed.
-        let _ = self.ring.side().refresh();
-        if self.ring.side().is_change_pending() {
+        let _ = self.ring.cursor_mut().refresh();
+        if self.ring.cursor_mut().is_change_pending() {
             return Err(ChangeError::InProgress);
         }
         if self.segments.can_change_in_place() {
@@ -136,7 +136,7 @@ impl Output {
     /// then fails with [`crate::Fault::Revoked`]. Later blocks are written to memory to which that
     /// reader has no access.
     pub fn revoke(&mut self, reader: usize) -> Result<(), ChangeError> {
-        if self.ends.get(reader).is_none_or(|end| end.has_left) {
+        if self.reader_records.get(reader).is_none_or(|end| end.has_left) {
             return Err(ChangeError::Reader(reader));
         }
         self.switch(self.segments.shape.capacity, Some(reader))
@@ -166,7 +166,7 @@ impl Output {
     /// position at which the capacity changed.
     #[cold]
     pub(super) fn release_excess_memory(&mut self) {
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         if !side.is_change_pending() || side.refresh().is_err() {
             return;
         }
@@ -189,9 +189,9 @@ impl Output {
         let mut current = joining.as_ref().map(|joining| joining.current());
         // Readers that have joined up to here receive the announcement; later ones join the new
         // segment.
-        self.ring.side().poll_joins();
+        self.ring.cursor_mut().poll_joins();
         self.update_readers();
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         let (policy, readers) = (side.policy, side.store.readers.clone());
         self.segments.number += 1;
         let (segment, start) = (self.segments.number, self.ring.next_segment_start());
@@ -222,13 +222,14 @@ impl Output {
     ) -> Result<(), ChangeError> {
         let next = note::encode(Note::Segment(segment.geometry.segment));
         let (mut gone, mut unreachable) = (Vec::new(), None);
-        for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.has_left) {
+        for (at, end) in self.reader_records.iter_mut().enumerate().filter(|(_, end)| !end.has_left)
+        {
             let sent = match revoked == Some(at) {
                 true => end.doorbell.send(&note::encode(Note::Revoked), &[]),
                 false => end.doorbell.send(&next, &segment.descriptors()),
             };
             match sent {
-                SendResult::Yes => end.false_alarms -= 1,
+                SendResult::Queued => end.false_alarms -= 1,
                 SendResult::Gone => gone.push(at),
                 // If the doorbell of the revoked reader is full, its closing reports the
                 // revocation.
@@ -237,7 +238,7 @@ impl Output {
                 SendResult::Full => return Err(ChangeError::Unreachable(at)),
             }
         }
-        if let Some(end) = unreachable.and_then(|at| self.ends.get_mut(at)) {
+        if let Some(end) = unreachable.and_then(|at| self.reader_records.get_mut(at)) {
             end.doorbell = SocketDoorbell::pair().map_err(ChangeError::System)?.0;
         }
         gone.into_iter().for_each(|at| self.disconnect(at));

@@ -191,7 +191,7 @@ fn wake_threshold(policy: Policy, spins: u32) -> u64 {
         while !output.has_unnotified_sleeper() {
             std::thread::yield_now();
         }
-        let page = output.side().page(0).unwrap();
+        let page = output.cursor_mut().page(0).unwrap();
         let until =
             page.word(reader::WAIT + wait::WAKE_POSITION).load(crate::atomic::Ordering::Relaxed);
         drop(output);
@@ -212,7 +212,7 @@ fn reader_on_the_writers_processor_waits_for_a_full_ring() {
 /// A reader that requests marks gets each empty block as a mark, and no read returns bytes from
 /// both before and after an empty block.
 #[test]
-fn read_part_reports_empty_blocks_between_bytes() {
+fn read_until_mark_reports_empty_blocks_between_bytes() {
     let (mut output, mut offers) = stream(&Config::new(DbufId::new(3).unwrap())).unwrap();
     let mut input = offers.remove(0).open().unwrap();
     for block in [&b"one"[..], b"two", b"", b"three", b"", b""] {
@@ -293,8 +293,8 @@ fn o6_flush_does_not_end_a_pause_before_a_quarter_is_unread() {
     let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     let mut input = inputs.pop().unwrap();
     let is_notified =
-        |input: &Input| sys::poll::readable(&[input.as_fd()], Some(Duration::ZERO))[0];
-    input.announce_rest();
+        |input: &Input| sys::poll::wait_until_readable(&[input.as_fd()], Some(Duration::ZERO))[0];
+    input.announce_pause();
     output.write(b"few").unwrap();
     output.flush();
     assert!(!is_notified(&input) && !input.is_pause_over(true).unwrap());

@@ -1,12 +1,12 @@
 //! Wake-ups of a stream's readers within a bound on the latency. [Th §5.2.2]
 //!
-//! By default, a stream publishes after a number of blocks (T_b), and wakes a sleeping reader when
-//! the position for which the reader waits is reached or the writer pauses. With a latency bound
-//! ([`super::Config::latency`]) every block is published immediately, and a sleeping reader is
-//! woken after T_b blocks or after the bound on the latency (T_t), by the timer of the process if
-//! the writer is busy elsewhere (`signal::wakeup_moderation`). The timer has its own doorbell
-//! descriptors, and accesses no other part of the stream. A superfluous notification only makes a
-//! reader check once more.
+//! A stream without other settings publishes after a number of blocks (T_b), and wakes a sleeping
+//! reader when the position for which the reader waits is reached or the writer pauses. With a
+//! latency bound ([`super::Config::latency`]) every block is published immediately, and a sleeping
+//! reader is woken after T_b blocks or after the bound on the latency (T_t), by the timer of the
+//! process if the writer is busy elsewhere (`signal::wakeup_moderation`). The timer has its own
+//! doorbell descriptors, and accesses no other part of the stream. A superfluous notification only
+//! makes a reader check once more.
 
 use crate::signal::wakeup_moderation::{Moderator, Signal, Timer, WakeupCounts, WakeupThreshold};
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ pub struct WakingOverrides {
     pub notifies_always: bool,
     /// Time limit of each sleep in which the writer waits for room. After it, the writer checks for
     /// room again. `None` if there is no limit.
-    pub limit: Option<Duration>,
+    pub sleep_limit: Option<Duration>,
 }
 
 /// The state with which a stream's writer wakes its readers within the latency bound.

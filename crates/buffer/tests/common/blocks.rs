@@ -9,7 +9,7 @@ pub(crate) const BLOCK_LENGTH_MAX: usize = 900;
 
 /// Replaces the contents of `room` with the block with this number. Its length and content depend
 /// only on the number.
-pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
+pub(crate) fn fill_block(number: u64, room: &mut Vec<u8>) {
     let length = 8 + usize::try_from(number * 7919 % (BLOCK_LENGTH_MAX as u64 - 8)).unwrap();
     room.clear();
     room.extend_from_slice(&number.to_le_bytes());
@@ -29,7 +29,7 @@ pub(crate) fn write(output: &mut impl WriteBlocks, numbers: Range<u64>) -> Resul
     with_watchdog("room for a block", || {
         let mut room = Vec::new();
         for number in numbers {
-            block(number, &mut room);
+            fill_block(number, &mut room);
             assert!(output.write_block(&room)?, "a stream that blocks drops nothing");
         }
         output.publish();
@@ -70,7 +70,7 @@ impl BlockSource for stream::Input {
 pub(crate) fn read(input: &mut impl BlockSource) -> (u64, Option<Fault>) {
     with_watchdog("a block", || {
         let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
-        block(number, &mut expected);
+        fill_block(number, &mut expected);
         let mut out = [0; 333];
         loop {
             let count = match input.read_some(&mut out) {
@@ -83,7 +83,7 @@ pub(crate) fn read(input: &mut impl BlockSource) -> (u64, Option<Fault>) {
                 at += 1;
                 if at == expected.len() {
                     (number, at) = (number + 1, 0);
-                    block(number, &mut expected);
+                    fill_block(number, &mut expected);
                 }
             }
         }

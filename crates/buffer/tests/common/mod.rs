@@ -12,15 +12,15 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod blocks;
-mod other;
+mod other_process;
 pub(crate) mod patience;
 pub(crate) mod scribble;
 mod streams;
 
 pub(crate) use blocks::{
-    BLOCK_LENGTH_MAX, BlockSource, WriteBlocks, block, digest, read, read_to_fault, write,
+    BLOCK_LENGTH_MAX, BlockSource, WriteBlocks, digest, fill_block, read, read_to_fault, write,
 };
-pub(crate) use other::{OtherUserProcess, child_role, receive, report, send};
+pub(crate) use other_process::{OtherUserProcess, child_role, receive, report, send};
 pub(crate) use patience::{TestThread, run, wait_until, with_watchdog};
 pub(crate) use streams::{check_published_blocks_survive_kill, open, send_offer};
 

@@ -1,7 +1,7 @@
 //! Helpers that offer and open streams between processes.
 
 use super::blocks::read_to_fault;
-use super::other::{OtherUserProcess, receive, send};
+use super::other_process::{OtherUserProcess, receive, send};
 use super::patience::with_watchdog;
 use std::os::fd::AsFd;
 use streamline_buffer::Fault;

@@ -70,7 +70,7 @@ fn read_block(reader: &mut dyn RingReader) -> Option<Vec<u8>> {
 /// balance.
 #[test]
 fn d11_random_operations_account_for_every_block() {
-    let seed = Random::with_replayable_seed().next();
+    let seed = Random::with_replayable_seed().next_u64();
     for_each_ring(|what, policy, mut writer, mut readers| {
         let mut random = Random::new(seed);
         let policies = [

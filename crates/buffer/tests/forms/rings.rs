@@ -243,14 +243,14 @@ const RING_KINDS: [RingKind; 6] = [
         )
     }),
     ("blocks of any length, among untrusted peers", |policy, readers| {
-        let (writer, offers) = share::blocks(&block_ring_config(policy, readers)).unwrap();
+        let (writer, offers) = share::block_ring(&block_ring_config(policy, readers)).unwrap();
         let attach = |offer: share::RingOffer| {
             Box::new(offer.open_block_reader().unwrap()) as Box<dyn RingReader>
         };
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("slots of one size, among untrusted peers", |policy, readers| {
-        let (writer, offers) = share::slots(&slot_ring_config(policy, readers)).unwrap();
+        let (writer, offers) = share::slot_ring(&slot_ring_config(policy, readers)).unwrap();
         let attach = |offer: share::RingOffer| {
             Box::new(offer.open_slot_reader().unwrap()) as Box<dyn RingReader>
         };

@@ -25,7 +25,7 @@ use progress::ProgressMode;
 use separate::SeparateArguments;
 use shell::{ExecArguments, ShellArguments};
 use std::path::PathBuf;
-use sys::steps::{InjectedFault, RollbackLog};
+use sys::rollback::{InjectedFault, RollbackLog};
 
 /// Introduction to the program for first-time users.
 pub(crate) const ABOUT_TEXT: &str =

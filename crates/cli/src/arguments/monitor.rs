@@ -24,7 +24,7 @@ pub(crate) struct MonitorArguments {
 
 impl MonitorArguments {
     /// Converts these arguments back to command-line words, to pass them to another command.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn to_words(&self) -> Vec<String> {
         let metrics = self.metrics.iter().map(|target| format!("--metrics={target}"));
         let alarms = self.alarm.iter().map(|condition| format!("--alarm={condition}"));
         let commands = self.alarm_exec.iter().map(|command| format!("--alarm-exec={command}"));

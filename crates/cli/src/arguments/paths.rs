@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use daemon::log::LogForm;
 use std::path::PathBuf;
 use streamline::metrics::Target;
-use sys::steps::InjectedFault;
+use sys::rollback::InjectedFault;
 
 /// Commands on registered paths.
 #[derive(Subcommand, Debug)]

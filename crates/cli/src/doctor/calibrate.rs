@@ -10,7 +10,7 @@ use pipeline::explain::table::{Table, wrap_text};
 use pipeline::plan::{Costs, FilterCost};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use streamline::report::{Object, json_line, to_object};
+use streamline::report::{JsonObject, json_line, to_object};
 
 /// Version of the output format of `doctor --calibrate --json`.
 const VERSION: u32 = 1;
@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Status {
 
 /// Returns the measured costs as JSON, and, for each cost that could not be measured, the reason.
 /// `path` is the path of the cost table.
-fn to_json(calibration: &Calibration, path: &str) -> Object {
+fn to_json(calibration: &Calibration, path: &str) -> JsonObject {
     let filter = |cost: &FilterCost| {
         to_object(&[
             ("filter", &cost.filter),

@@ -6,8 +6,8 @@
 
 use engine::calibrate;
 use engine::doctor::{
-    Binary, Capabilities, FeatureProbe, Interface, KernelFeature, LandlockSupport, LimitValue,
-    MachineFacts, RefusalKind, SeccompMode,
+    Capabilities, FeatureProbe, Interface, KernelFeature, LandlockSupport, LimitValue,
+    MachineFacts, ProgramFile, RefusalKind, SeccompMode,
 };
 use member::client::{Client, ClientError};
 use serde::Serialize;
@@ -126,7 +126,7 @@ impl CheckFinding {
         Self::new(name, CheckResult::Good, explanation)
     }
 
-    fn plain(name: impl Into<String>, explanation: impl Into<String>) -> Self {
+    fn new_plain(name: impl Into<String>, explanation: impl Into<String>) -> Self {
         Self::new(name, CheckResult::Plain, explanation)
     }
 
@@ -147,7 +147,7 @@ const CAP_IPC_LOCK: u32 = 14;
 fn user_checks(facts: &MachineFacts) -> Section {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
-    let mut rows = vec![CheckFinding::plain("user", user), program_check(&facts.program)];
+    let mut rows = vec![CheckFinding::new_plain("user", user), program_check(&facts.program)];
     for (number, name, serves) in [
         (Capabilities::NET_RAW, "CAP_NET_RAW", "rx and tx"),
         (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
@@ -157,9 +157,11 @@ fn user_checks(facts: &MachineFacts) -> Section {
         (CAP_IPC_LOCK, "CAP_IPC_LOCK", "locked memory beyond the limit"),
     ] {
         let (state, how) = match () {
-            () if who.effective.has(number) => (CheckResult::Good, "in effect"),
-            () if who.permitted.has(number) => (CheckResult::Plain, "permitted, not in effect"),
-            () if who.bounding.has(number) => (CheckResult::Plain, "missing, can be granted"),
+            () if who.effective.contains(number) => (CheckResult::Good, "in effect"),
+            () if who.permitted.contains(number) => {
+                (CheckResult::Plain, "permitted, not in effect")
+            }
+            () if who.bounding.contains(number) => (CheckResult::Plain, "missing, can be granted"),
             () => (CheckResult::Plain, "missing, not in the bounding set"),
         };
         rows.push(CheckFinding::new(name, state, format!("{how} ({serves})")));
@@ -169,20 +171,20 @@ fn user_checks(facts: &MachineFacts) -> Section {
         Some(false) => "off",
         None => "unknown",
     };
-    rows.push(CheckFinding::plain("no_new_privs", no_new));
+    rows.push(CheckFinding::new_plain("no_new_privs", no_new));
     let seccomp = match who.seccomp {
         Some(SeccompMode::Off) => "off",
         Some(SeccompMode::Strict) => "strict",
         Some(SeccompMode::Filter) => "a system call filter is active, which may refuse even root",
         None => "unknown",
     };
-    rows.push(CheckFinding::plain("seccomp", seccomp));
+    rows.push(CheckFinding::new_plain("seccomp", seccomp));
     let space = match who.inner_user_namespace {
         Some(true) => "a child namespace: capabilities apply only to what it owns",
         Some(false) => "the first",
         None => "unknown",
     };
-    rows.push(CheckFinding::plain("user namespace", space));
+    rows.push(CheckFinding::new_plain("user namespace", space));
     Section { name: "this process", rows }
 }
 
@@ -197,7 +199,7 @@ fn cost_checks() -> Section {
     let table = match found {
         Ok(None) => {
             let explanation = format!("built in; {CALIBRATE_COMMAND} measures here");
-            let rows = vec![CheckFinding::plain("table", explanation)];
+            let rows = vec![CheckFinding::new_plain("table", explanation)];
             return Section { name: "what things cost", rows };
         }
         Ok(Some(kept)) => match kept.check_machine() {
@@ -209,7 +211,7 @@ fn cost_checks() -> Section {
                     "built in, corrected by runs {}; {CALIBRATE_COMMAND} measures here",
                     kept.age()
                 );
-                CheckFinding::plain("table", explanation)
+                CheckFinding::new_plain("table", explanation)
             }
             Err(why) => {
                 CheckFinding::new_failed("table", format!("not used: {why}"), CALIBRATE_COMMAND)
@@ -217,7 +219,7 @@ fn cost_checks() -> Section {
         },
         Err(why) => CheckFinding::new_failed("table", why, CALIBRATE_COMMAND),
     };
-    let rows = vec![table, CheckFinding::plain("kept in", place)];
+    let rows = vec![table, CheckFinding::new_plain("kept in", place)];
     Section { name: "what things cost", rows }
 }
 
@@ -235,13 +237,13 @@ fn daemon_checks() -> Section {
             let most = allowed.quota.paths.map_or_else(String::new, |most| format!(" of {most}"));
             vec![
                 CheckFinding::new_passed("place", format!("{place} (process {})", about.process)),
-                CheckFinding::plain("policy", policy),
-                CheckFinding::plain("your paths", format!("{used}{most}")),
+                CheckFinding::new_plain("policy", policy),
+                CheckFinding::new_plain("your paths", format!("{used}{most}")),
             ]
         }
         Err(ClientError::NoDaemon(_)) => {
             let explanation = "none; `streamline daemon --user &` starts one for you";
-            vec![CheckFinding::plain("place", explanation)]
+            vec![CheckFinding::new_plain("place", explanation)]
         }
         Err(error) => {
             let advice = "start it again, or set STREAMLINE_DAEMON to the directory of another";
@@ -251,7 +253,7 @@ fn daemon_checks() -> Section {
     Section { name: "the daemon", rows }
 }
 
-fn program_check(program: &Binary) -> CheckFinding {
+fn program_check(program: &ProgramFile) -> CheckFinding {
     let place = program.path.as_ref().map(|path| path.display().to_string());
     let place = place.unwrap_or_else(|| "unknown".to_owned());
     match program.nosuid {
@@ -259,7 +261,7 @@ fn program_check(program: &Binary) -> CheckFinding {
             let advice = "capabilities of files have no effect there: install it elsewhere";
             CheckFinding::new_failed("program", format!("{place} (on a mount with nosuid)"), advice)
         }
-        false => CheckFinding::plain("program", place),
+        false => CheckFinding::new_plain("program", place),
     }
 }
 
@@ -296,7 +298,7 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
                 advice,
             )
         }
-        None => CheckFinding::plain("user namespaces", "unknown"),
+        None => CheckFinding::new_plain("user namespaces", "unknown"),
     });
     Section { name: "what the kernel permits (tried, unless noted)", rows }
 }
@@ -305,13 +307,13 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
 fn landlock_check(landlock: LandlockSupport) -> CheckFinding {
     const NAME: &str = "Landlock";
     match landlock {
-        LandlockSupport::Whole => {
+        LandlockSupport::Full => {
             CheckFinding::new_passed(NAME, "second barrier of the sandbox, after seccomp")
         }
-        LandlockSupport::Partly => {
+        LandlockSupport::Partial => {
             let explanation =
                 "some of its rules, as a second barrier after seccomp; Linux 6.12 has all";
-            CheckFinding::plain(NAME, explanation)
+            CheckFinding::new_plain(NAME, explanation)
         }
         LandlockSupport::Missing => {
             let explanation = "missing: `untrusted=yes` uses seccomp alone, which forbids the same";
@@ -367,7 +369,7 @@ fn remedy(facts: &MachineFacts, feature: &FeatureProbe, kind: RefusalKind) -> St
         (KernelFeature::Cgroup, _) => "only a newer kernel; it works on Linux 6.18",
         (_, RefusalKind::Absent) => "only a kernel built with it",
         (_, RefusalKind::Denied) => "run as root",
-        (_, RefusalKind::Otherwise) => "free memory or descriptors, and try again",
+        (_, RefusalKind::Other) => "free memory or descriptors, and try again",
     };
     text.to_owned()
 }
@@ -379,7 +381,7 @@ fn limit_checks(facts: &MachineFacts) -> Section {
             // namespace.
             None => "unknown here".to_owned(),
             Some(LimitValue::Unlimited) => "unlimited".to_owned(),
-            Some(LimitValue::At(n)) => n.to_string(),
+            Some(LimitValue::Finite(n)) => n.to_string(),
         };
         let (least, serves) = match limit.name {
             "net.core.netdev_max_backlog" => (1000, "length of the queue of packets per processor"),
@@ -391,14 +393,14 @@ fn limit_checks(facts: &MachineFacts) -> Section {
         };
         let explanation = format!("{value} ({serves})");
         match limit.value {
-            Some(LimitValue::At(n)) if n < least => {
+            Some(LimitValue::Finite(n)) if n < least => {
                 let advice = match limit.name.contains('.') {
                     true => format!("sudo sysctl -w {}={least}", limit.name),
                     false => format!("ulimit -n {least}"),
                 };
                 CheckFinding::new_failed(limit.name, explanation, advice)
             }
-            _ => CheckFinding::plain(limit.name, explanation),
+            _ => CheckFinding::new_plain(limit.name, explanation),
         }
     });
     Section { name: "limits", rows: rows.collect() }
@@ -441,7 +443,7 @@ impl InterfaceFinding {
             name: interface.name.clone(),
             kind: interface.kind.clone().unwrap_or_else(|| "device".to_owned()),
             link,
-            state: match (flags.is_up(), flags.running()) {
+            state: match (flags.is_up(), flags.is_running()) {
                 (true, true) => "up",
                 (true, false) => "no carrier",
                 (false, _) => "down",
@@ -457,12 +459,12 @@ impl InterfaceFinding {
 
 /// Determines if `rx` can capture, with remedies if it cannot.
 pub(super) fn capture_verdict(facts: &MachineFacts) -> Verdict {
-    let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
+    let mut verdict = operation_verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
         verdict.because = match &facts.interfaces {
             Err(refusal) => format!("the interfaces cannot be listed: {}", refusal.why),
             Ok(all) => {
-                let up = all.iter().filter(|i| i.flags.running() && !i.flags.loopback());
+                let up = all.iter().filter(|i| i.flags.is_running() && !i.flags.is_loopback());
                 let names: Vec<&str> = up.map(|interface| interface.name.as_str()).collect();
                 match names.len() {
                     0 => "but only lo is up: no packet will arrive until another interface is up"
@@ -478,12 +480,12 @@ pub(super) fn capture_verdict(facts: &MachineFacts) -> Verdict {
 
 /// Determines if `tx` can send, with remedies if it cannot.
 pub(super) fn send_verdict(facts: &MachineFacts) -> Verdict {
-    verdict("tx", "sending", facts, Operation::Packets)
+    operation_verdict("tx", "sending", facts, Operation::Packets)
 }
 
 /// Determines if eBPF programs can be loaded into the kernel, with remedies if they cannot.
 pub(super) fn program_verdict(facts: &MachineFacts) -> Verdict {
-    let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
+    let mut verdict = operation_verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
         verdict.because.push_str("; everything works without it, in this process");
     }
@@ -500,7 +502,7 @@ fn replay_verdict() -> Verdict {
     }
 }
 
-fn verdict(
+fn operation_verdict(
     name: &'static str,
     what: &'static str,
     facts: &MachineFacts,

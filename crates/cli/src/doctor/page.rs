@@ -7,7 +7,7 @@ use super::findings::{
 };
 use crate::progress::format_bytes_short;
 use streamline::neighbors::NeighborFindings;
-use streamline::privilege::{self, COLUMNS};
+use streamline::privilege::{self, REMEDY_COLUMNS};
 
 use pipeline::explain::table::{Table, wrap_text};
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ pub(super) fn format_findings(
     let DoctorFindings { program, release, processors, .. } = checkup;
     let mut out = String::new();
     let head = format!("streamline {program} on Linux {release}, {processors} processors{memory}");
-    for line in wrap_text(&head, COLUMNS) {
+    for line in wrap_text(&head, REMEDY_COLUMNS) {
         let _ = writeln!(out, "{line}");
     }
     for section in &checkup.sections {
@@ -68,7 +68,7 @@ fn format_section(section: &Section, colours: bool) -> String {
     for CheckFinding { name, state, explanation, advice } in &section.rows {
         append_row(&mut out, room, mark(*state, colours), name, explanation);
         if let Some(advice) = advice {
-            for (number, line) in wrap_text(advice, COLUMNS - room - 6).iter().enumerate() {
+            for (number, line) in wrap_text(advice, REMEDY_COLUMNS - room - 6).iter().enumerate() {
                 let arrow = if number == 0 { "→" } else { " " };
                 let _ = writeln!(out, "   {:room$} {arrow} {line}", "");
             }
@@ -80,7 +80,7 @@ fn format_section(section: &Section, colours: bool) -> String {
 /// Appends a row with a mark, a name and an explanation, such as ` ✓ name explanation`. The name is
 /// padded to `room` columns, and the explanation is wrapped.
 fn append_row(out: &mut String, room: usize, mark: &str, name: &str, explanation: &str) {
-    for (number, line) in wrap_text(explanation, COLUMNS - room - 4).iter().enumerate() {
+    for (number, line) in wrap_text(explanation, REMEDY_COLUMNS - room - 4).iter().enumerate() {
         let (mark, name) = if number == 0 { (mark, name) } else { (" ", "") };
         let _ = writeln!(out, "{}", format!(" {mark} {name:room$} {line}").trim_end());
     }
@@ -111,7 +111,7 @@ fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
         out.push_str("   none\n");
         return out;
     }
-    for line in table.format_within(COLUMNS - 2).lines() {
+    for line in table.format_within(REMEDY_COLUMNS - 2).lines() {
         let _ = writeln!(out, "  {line}");
     }
     if all.len() > INTERFACES_MAX {
@@ -127,7 +127,7 @@ fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
     if others.is_empty() {
         out.push_str("   none\n");
     }
-    for line in others.format_table(COLUMNS - 2).lines() {
+    for line in others.format_table(REMEDY_COLUMNS - 2).lines() {
         let _ = writeln!(out, "  {line}");
     }
     out

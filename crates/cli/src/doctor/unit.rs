@@ -8,10 +8,10 @@
 
 use crate::arguments::RequestArguments;
 use crate::failure;
-use crate::line;
+use crate::request;
 use crate::status::Status;
 use crate::terminal;
-use engine::doctor::Binary;
+use engine::doctor::ProgramFile;
 use pipeline::Graph;
 use std::path::Path;
 use streamline::Options;
@@ -19,7 +19,7 @@ use streamline::privilege::INSTALLED_PATH;
 
 /// Prints the unit file of a request. Refuses a request that enters a network namespace.
 pub(super) fn print_unit(arguments: &RequestArguments) -> Status {
-    let printed = line::request_text(arguments).and_then(|text| {
+    let printed = request::request_text(arguments).and_then(|text| {
         let options = Options { notices: failure::notice_handler(false), ..Options::default() };
         let graph = streamline::read_graph(&text, &options).map_err(failure::report_open_error)?;
         if let Some(space) = network_namespace(&graph) {
@@ -32,35 +32,37 @@ pub(super) fn print_unit(arguments: &RequestArguments) -> Status {
         }
         Ok(terminal::print_text(&format_unit(
             (&text, &service_name(&graph)),
-            is_live(&graph),
-            &Binary::locate(),
+            needs_net_raw(&graph),
+            &ProgramFile::locate(),
         )))
     });
     printed.unwrap_or_else(|status| status)
 }
 
-fn is_live(graph: &Graph) -> bool {
-    let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
+fn needs_net_raw(graph: &Graph) -> bool {
+    let names =
+        graph.nodes_with_ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     names.into_iter().any(|service_name| ["rx", "tx", "redirect"].contains(&service_name))
 }
 
 /// Returns the network namespace that a request enters, or `None` if it enters none.
 fn network_namespace(graph: &Graph) -> Option<&str> {
-    graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
+    graph.nodes_with_ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
 }
 
 /// Returns the name of the service, which is derived from the request's filters.
 fn service_name(graph: &Graph) -> String {
     /// Maximum number of filters in the name of a service.
     const FILTERS_MAX: usize = 6;
-    let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
+    let names =
+        graph.nodes_with_ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     let names: Vec<&str> = names.take(FILTERS_MAX).collect();
     format!("streamline-{}", names.join("-"))
 }
 
 /// Formats the unit file. `live` must be true if the request uses `rx`, `tx` or `redirect`, which
 /// need CAP_NET_RAW.
-fn format_unit((text, service_name): (&str, &str), live: bool, program: &Binary) -> String {
+fn format_unit((text, service_name): (&str, &str), live: bool, program: &ProgramFile) -> String {
     let (place, first) = service_program(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
     let families = if live { "AF_PACKET AF_NETLINK AF_UNIX" } else { "AF_NETLINK AF_UNIX" };
@@ -157,8 +159,8 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    fn binary(path: &str) -> Binary {
-        Binary { path: Some(PathBuf::from(path)), nosuid: false }
+    fn binary(path: &str) -> ProgramFile {
+        ProgramFile { path: Some(PathBuf::from(path)), nosuid: false }
     }
 
     const NAME: &str = "streamline-rx-count";

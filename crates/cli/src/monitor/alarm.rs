@@ -116,7 +116,8 @@ impl Alarms {
             let process = i32::try_from(child.id()).ok();
             let process = process.and_then(|number| open_pidfd(number).ok());
             let left = deadline.saturating_duration_since(Instant::now());
-            let ended = process.map(|process| sys::poll::readable(&[process.as_fd()], Some(left)));
+            let ended = process
+                .map(|process| sys::poll::wait_until_readable(&[process.as_fd()], Some(left)));
             if is_running(child) && ended != Some(vec![true]) {
                 terminal::print_warning("the command of --alarm-exec is still running");
             }
@@ -147,7 +148,7 @@ impl Alarms {
             Ok(child) => self.children.push(child),
             Err(error) => terminal::print_warning(&format!(
                 "the command of --alarm-exec was not started: {}",
-                terminal::reason(&error)
+                terminal::describe_io_error(&error)
             )),
         }
     }

@@ -92,7 +92,7 @@ impl Monitor {
         let thread = thread.map_err(|error| {
             terminal::print_error(&format!(
                 "no thread for --metrics: {}",
-                terminal::reason(&error)
+                terminal::describe_io_error(&error)
             ));
             Status::Failed
         })?;
@@ -135,7 +135,7 @@ fn watch(
     for sample in 1_u32.. {
         next += SAMPLE_INTERVAL;
         let left = next.saturating_duration_since(Instant::now());
-        if sys::poll::readable(&[stop.as_fd()], Some(left)).contains(&true) {
+        if sys::poll::wait_until_readable(&[stop.as_fd()], Some(left)).contains(&true) {
             break;
         }
         let writes_files = sample.is_multiple_of(SAMPLES_PER_FILE);
@@ -157,7 +157,7 @@ fn watch(
 fn write_metrics(path: &std::path::Path, figures: &PathFigures) -> bool {
     let written = write_file(path, &to_text(std::slice::from_ref(figures)));
     if let Err(error) = &written {
-        let (path, why) = (path.display(), terminal::reason(error));
+        let (path, why) = (path.display(), terminal::describe_io_error(error));
         terminal::print_error(&format!("cannot write the metrics to {path}: {why}"));
     }
     written.is_ok()

@@ -44,7 +44,7 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
         (None, Some(path)) => match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) => {
-                let what = format!("{}: {}", path.display(), terminal::reason(&error));
+                let what = format!("{}: {}", path.display(), terminal::describe_io_error(&error));
                 return print_error(&what, NOT_FOUND_STATUS);
             }
         },
@@ -97,7 +97,7 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     let _kept = set_preload(&mut command, &libraries, arguments.lazy);
     let _messages = messages::pass_stderr_duplicate(&mut command);
     let error = command.exec();
-    print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
+    print_error(&format!("{name}: {}", terminal::describe_io_error(&error)), NOT_EXECUTABLE)
 }
 
 /// Returns notes about the programs in the command into which libraries cannot be preloaded, such
@@ -172,7 +172,7 @@ fn exec_plain_shell(arguments: &ShellArguments, text: &str) -> ExitCode {
     }
     command.arg("-c").arg(text).arg(shell_name(arguments)).args(&arguments.words);
     let error = command.exec();
-    print_error(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
+    print_error(&format!("{SHELL}: {}", terminal::describe_io_error(&error)), NOT_EXECUTABLE)
 }
 
 /// Returns the value of `$0` for a script or command.
@@ -286,7 +286,7 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
             Some(format!(
                 "edges stay kernel pipes: {} (rings need descriptor numbers from \
                  {INHERITED_DESCRIPTOR_MIN}: `ulimit -n 1024` permits them)",
-                terminal::reason(&error)
+                terminal::describe_io_error(&error)
             )),
         ),
     };
@@ -376,7 +376,7 @@ fn start_program(
             terminal::print_error(&format!("{}: not found", program_name(stage)));
             Err(NOT_FOUND_STATUS)
         }
-        Err(error) => Err(unable(&terminal::reason(&error))),
+        Err(error) => Err(unable(&terminal::describe_io_error(&error))),
     }
 }
 
@@ -410,7 +410,7 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<
     // If the shared counter of ids is unavailable, the program assigns ids from a range of its own.
     let ids = streamline::ids::duplicate_id_counter(INHERITED_DESCRIPTOR_MIN).ok().map(
         |(variable, copy)| {
-            command.env(streamline::ids::VARIABLE, variable);
+            command.env(streamline::ids::COUNTER_VARIABLE, variable);
             copy
         },
     );

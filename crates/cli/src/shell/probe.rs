@@ -122,7 +122,7 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         }
         // The loader ignores LD_PRELOAD if the file has capabilities, except for root, who already
         // has all of them.
-        if sys::process::identity().0 != 0 && sys::file::has_capabilities(&file) {
+        if sys::process::effective_ids().0 != 0 && sys::file::has_capabilities(&file) {
             return Some(format!("{} has file capabilities", path.display()));
         }
         let mut head = [0; 256];

@@ -98,16 +98,16 @@ impl Folder {
 
     /// Starts the program with these arguments, and discards its output. Returns a guard that kills
     /// the process on drop.
-    pub(crate) fn begin(&self, words: &[&str]) -> Guard {
+    pub(crate) fn spawn_silent(&self, words: &[&str]) -> Guard {
         let mut command = self.streamline(words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Guard(command.spawn().unwrap())
     }
 
     /// Starts a daemon in the subdirectory [`DAEMON_DIR`], and waits until the daemon replies.
-    pub(crate) fn daemon(&self) -> Guard {
+    pub(crate) fn start_daemon(&self) -> Guard {
         let place = self.0.join(DAEMON_DIR).display().to_string();
-        let daemon = self.begin(&["daemon", "--socket", &place]);
+        let daemon = self.spawn_silent(&["daemon", "--socket", &place]);
         testkit::wait_until("a daemon answers", || self.run(&["ps"]).status == Some(0));
         daemon
     }
@@ -115,7 +115,7 @@ impl Folder {
     /// Runs a request as a path with a name, discards its output, and waits until the path is
     /// listed.
     pub(crate) fn spawn_named(&self, name: &str, line: &str) -> Guard {
-        let path = self.begin(&["run", "-q", "--as", name, line]);
+        let path = self.spawn_silent(&["run", "-q", "--as", name, line]);
         self.wait_until_listed(name);
         path
     }
@@ -145,7 +145,7 @@ impl Drop for Folder {
 }
 
 /// Builds the library that `sh` and `exec` preload for pipes, in the directory of the command.
-pub(crate) fn build_library() -> &'static Path {
+pub(crate) fn build_pipes_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| build_preloaded("sockets"))
 }

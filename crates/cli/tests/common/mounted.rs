@@ -78,9 +78,9 @@ pub(crate) fn run_in(mounted: &Mounted, script: &str) -> (String, i32) {
 }
 
 /// A process that is killed and reaped on drop.
-pub(crate) struct Reader(pub(crate) Child);
+pub(crate) struct ProcessGuard(pub(crate) Child);
 
-impl Drop for Reader {
+impl Drop for ProcessGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -34,7 +34,7 @@ print('checked', *sorted(schemas))
 /// Validates JSON outputs, each given with the name of its schema. Returns one line for each error,
 /// followed by the line `checked NAME …`. Reports a skip and returns `None` if `jsonschema` is not
 /// installed.
-pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
+pub(crate) fn validate_outputs(outputs: &[(&str, String)]) -> Option<String> {
     // Python modules of the distribution are available only to the interpreter of the distribution.
     let python = Path::new("/usr/bin/python3");
     let tried = Command::new(python).args(["-c", "import jsonschema"]).output();

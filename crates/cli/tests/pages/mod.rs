@@ -30,7 +30,7 @@ pub(crate) struct PageCommands {
 
 impl PageCommand {
     /// Returns true if the command runs this program.
-    pub(crate) fn uses(&self, program: &str) -> bool {
+    pub(crate) fn runs_program(&self, program: &str) -> bool {
         self.text.split_whitespace().any(|word| word.trim_matches('"') == program)
     }
 

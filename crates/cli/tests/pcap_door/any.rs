@@ -5,7 +5,7 @@ use super::overload::{counts, signal, wait_for_process_state};
 use super::*;
 
 /// Number of packets of each kind that [`TRAFFIC_SCRIPT`] sends.
-const COUNT: usize = 20;
+const PACKETS_PER_KIND: usize = 20;
 /// Name of a tun interface, which has no Ethernet headers.
 pub(super) const TUN_DEVICE: &str = "tun0";
 
@@ -39,7 +39,7 @@ sender.sendto(b"to a group", ("239.1.1.1", 5300))
 /// Python program that sends frames from the client to the server, to the broadcast address, to a
 /// multicast group and to another host: with a VLAN tag, without a tag, and with a length in place
 /// of the EtherType. Arguments: the device, and the MAC address of the server.
-const FRAMES: &str = r#"
+const FRAMES_SCRIPT: &str = r#"
 import socket, sys
 packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -68,11 +68,11 @@ fn run_python(space: &testkit::net::Namespace, script: &str, words: &[&str]) {
 
 /// Sends the packets of [`TRAFFIC_SCRIPT`] and [`FRAMES`].
 fn send_packets(pair: &NamespacePair) {
-    let count = COUNT.to_string();
+    let count = PACKETS_PER_KIND.to_string();
     run_python(&pair.server, TRAFFIC_SCRIPT, &[&count, SERVER_DEVICE, TUN_DEVICE]);
     let path = format!("/sys/class/net/{SERVER_DEVICE}/address");
     let address = pair.server.run_program("cat", &path);
-    run_python(&pair.client, FRAMES, &[CLIENT_DEVICE, address.trim()]);
+    run_python(&pair.client, FRAMES_SCRIPT, &[CLIENT_DEVICE, address.trim()]);
 }
 
 /// Captures on `any` twice, through libpcap and from the rings. Returns both lists of packets, and
@@ -87,8 +87,8 @@ fn capture_any_from_libpcap_and_rings(
 
 #[test]
 fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
-    // Four kinds of packets are sent `COUNT` times, and the multicast packet once.
-    let count = 4 * COUNT + 1 + FRAMES_SENT[0];
+    // Four kinds of packets are sent `PACKETS_PER_KIND` times, and the multicast packet once.
+    let count = 4 * PACKETS_PER_KIND + 1 + FRAMES_SENT[0];
     for link in ["LINUX_SLL2", "LINUX_SLL"] {
         let words = ["-y", link, "udp port 5300"];
         let Some((packets, errors)) = capture_any_from_libpcap_and_rings(&words, count) else {
@@ -96,7 +96,7 @@ fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
         };
         assert_same_packets(&packets);
         assert_eq!(packets[0].len(), count, "{link}");
-        let from_ring = count - 2 * COUNT;
+        let from_ring = count - 2 * PACKETS_PER_KIND;
         let report = format!(
             "streamline: any: {from_ring} of {count} packets came from the ring; 0 lost, \
              0 unread, filtered in the kernel"
@@ -109,7 +109,7 @@ fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
 
 #[test]
 fn any_cuts_packets_to_the_snapshot_length_like_libpcap() {
-    let count = 4 * COUNT + 1 + FRAMES_SENT[0];
+    let count = 4 * PACKETS_PER_KIND + 1 + FRAMES_SENT[0];
     let Some((packets, _)) = capture_any_from_libpcap_and_rings(&["-s", "60", "udp"], count) else {
         return;
     };
@@ -131,12 +131,12 @@ fn any_captures_frames_with_a_length_instead_of_a_type() {
 #[test]
 fn any_filters_by_direction_in_user_space() {
     let Some((packets, errors)) =
-        capture_any_from_libpcap_and_rings(&["udp and outbound"], 2 * COUNT + 1)
+        capture_any_from_libpcap_and_rings(&["udp and outbound"], 2 * PACKETS_PER_KIND + 1)
     else {
         return;
     };
     assert_same_packets(&packets);
-    assert_eq!(packets[1].len(), 2 * COUNT + 1, "{errors}");
+    assert_eq!(packets[1].len(), 2 * PACKETS_PER_KIND + 1, "{errors}");
     let reason = "filtered in the program: it reads a field that frames in the kernel do not have";
     assert!(errors.contains(reason), "{errors}");
 }
@@ -145,7 +145,7 @@ fn any_filters_by_direction_in_user_space() {
 fn has_ingress_capture_program(pair: &NamespacePair, device: &str) -> bool {
     pair.server.run_in_network_namespace(|| {
         let index = sys::net::interface(device).unwrap().index;
-        !sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap().members.is_empty()
+        !sys::bpf::tcx_chain(index, sys::bpf::TrafficDirection::Ingress).unwrap().members.is_empty()
     })
 }
 
@@ -188,7 +188,7 @@ fn any_follows_added_and_removed_interfaces() {
 
 /// Python program that makes the host receive packets from a tun interface, which has no Ethernet
 /// frames. Arguments: the number of packets, and the device.
-const TUNNEL_PACKETS: &str = r#"
+const TUNNEL_PACKETS_SCRIPT: &str = r#"
 import fcntl, os, struct, sys
 packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
 tunnel = os.open("/dev/net/tun", os.O_RDWR)
@@ -214,7 +214,7 @@ fn any_keeps_many_packets_of_an_interface_without_ring() {
     let observer = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
     signal(&observer, "-STOP");
     wait_for_process_state(&observer, "T");
-    run_python(&pair.server, TUNNEL_PACKETS, &[&PACKETS.to_string(), TUN_DEVICE]);
+    run_python(&pair.server, TUNNEL_PACKETS_SCRIPT, &[&PACKETS.to_string(), TUN_DEVICE]);
     signal(&observer, "-CONT");
     wait_for_process_state(&observer, "SR");
     wait_until("all packets are captured or dropped", || {
@@ -228,7 +228,7 @@ fn any_keeps_many_packets_of_an_interface_without_ring() {
 
 /// Python program that prints the properties in which a handle of `any` differs from a handle of an
 /// interface. Then reads five packets, whenever the descriptor is readable.
-const PROPERTIES: &str = r#"
+const HANDLE_PROPERTIES_SCRIPT: &str = r#"
 import ctypes, select, sys
 p = ctypes.CDLL("libpcap.so.0.8")
 p.pcap_create.restype = p.pcap_geterr.restype = ctypes.c_void_p
@@ -265,7 +265,7 @@ p.pcap_close(h)
 fn any_handle_has_the_same_properties_as_in_libpcap() {
     let Some((pair, folder)) = prepare("python3") else { return };
     for is_ours in [false, true] {
-        let all = ["--with=pcap", "python3", "-c", PROPERTIES];
+        let all = ["--with=pcap", "python3", "-c", HANDLE_PROPERTIES_SCRIPT];
         let words = if is_ours { &all[..] } else { &all[1..] };
         let observer = Observer::start((&pair, &folder), is_ours, (words, "ready"));
         send(&pair, PORT, [64; 5]);

@@ -194,7 +194,7 @@ fn programs_that_cannot_be_preloaded_are_reported() {
     if need::require_command("tcpdump").is_none() {
         return;
     }
-    common::build_library();
+    common::build_pipes_library();
     common::build_pcap_library();
     let folder = Folder::new();
     let privileged = folder.path().join("become");

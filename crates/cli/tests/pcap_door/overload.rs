@@ -3,7 +3,7 @@
 use super::*;
 
 /// Number of datagrams sent to a stopped reader. It exceeds the capacity of the rings.
-const SENT: u64 = 2000;
+const DATAGRAMS_SENT: u64 = 2000;
 /// Number of datagrams sent to a stopped reader, more than 16 rings of 256 KB can hold. After so
 /// many datagrams, the kernel program assumes that the reader has exited, and stops copying.
 const DATAGRAMS_BEYOND_READER_LIMIT: u64 = 8000;
@@ -40,7 +40,7 @@ pub(super) fn counts(text: &str) -> Option<[u64; 3]> {
 /// Stops a tcpdump with SIGSTOP while `sent` packets arrive, continues the program, and waits until
 /// it has counted all packets. If `is_ours` is true, tcpdump runs under `streamline exec`. Returns
 /// the final [`counts`] and the standard error of the program.
-fn overload(
+fn capture_while_stopped(
     (pair, folder): (&NamespacePair, &Folder),
     is_ours: bool,
     sent: u64,
@@ -75,12 +75,13 @@ fn overload(
 fn c5_stopped_tcpdump_has_captured_or_dropped_all_packets() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     for (is_ours, sent) in [
-        (false, SENT),
-        (true, SENT),
+        (false, DATAGRAMS_SENT),
+        (true, DATAGRAMS_SENT),
         (false, DATAGRAMS_BEYOND_READER_LIMIT),
         (true, DATAGRAMS_BEYOND_READER_LIMIT),
     ] {
-        let ([captured, received, dropped], errors) = overload((&pair, &folder), is_ours, sent);
+        let ([captured, received, dropped], errors) =
+            capture_while_stopped((&pair, &folder), is_ours, sent);
         eprintln!("from the ring {is_ours}: {captured} captured, {dropped} dropped of {sent}");
         assert!(dropped > 0 && (captured > 0 || sent == DATAGRAMS_BEYOND_READER_LIMIT), "{errors}");
         assert_eq!((captured + dropped, received), (sent, sent), "{errors}");
@@ -93,7 +94,8 @@ fn c5_stopped_tcpdump_has_captured_or_dropped_all_packets() {
 fn tcpdump_stopped_beside_a_daemon_counts_all_dropped_packets() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let _daemon = start_daemon(&pair, &folder);
-    let ([captured, received, dropped], errors) = overload((&pair, &folder), true, SENT);
+    let ([captured, received, dropped], errors) =
+        capture_while_stopped((&pair, &folder), true, DATAGRAMS_SENT);
     assert!(captured > 0 && dropped > 0, "{errors}");
-    assert_eq!((captured + dropped, received), (SENT, SENT), "{errors}");
+    assert_eq!((captured + dropped, received), (DATAGRAMS_SENT, DATAGRAMS_SENT), "{errors}");
 }

@@ -82,7 +82,7 @@ fn c5_ngrep_prints_the_same_packets_from_the_ring() {
 }
 
 /// Returns the TCP replies in nmap's packet trace: the port and the TCP flags of each.
-fn answers(trace: &str) -> BTreeSet<(String, String)> {
+fn tcp_replies(trace: &str) -> BTreeSet<(String, String)> {
     let answer = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, _, "TCP", from, ">", _, flags, ..] = words[..] else { return None };
@@ -106,8 +106,8 @@ fn c5_nmap_finds_the_same_ports_from_the_ring() {
     };
     assert_eq!(ports(&ours), ports(&real), "{ours}{errors}");
     assert!(ports(&ours).iter().any(|port| port.starts_with("8085/tcp open")), "{ours}");
-    assert_eq!(answers(&ours), answers(&real), "{ours}{errors}");
-    assert_eq!(answers(&ours).len(), 11, "{ours}");
+    assert_eq!(tcp_replies(&ours), tcp_replies(&real), "{ours}{errors}");
+    assert_eq!(tcp_replies(&ours).len(), 11, "{ours}");
     assert_packets_from_ring("nmap", &errors);
 }
 

@@ -37,7 +37,7 @@ fn signal_mask(id: &str, name: &str) -> u64 {
 /// Returns a command like [`shell_command`] in which SIGINT and SIGQUIT have their default actions.
 /// If a shell runs the tests in the background, the tests inherit that these signals are ignored.
 fn interruptible_command(script: &str) -> Command {
-    common::build_library();
+    common::build_pipes_library();
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_streamline"));
     command.args(["sh", "-c", script]);
@@ -66,7 +66,7 @@ fn interrupted_pipeline_ends_by_the_signal() {
 
 #[test]
 fn ignored_signals_stay_ignored_by_all_stages() {
-    common::build_library();
+    common::build_pipes_library();
     let mut command = Command::new("sh");
     let line = "trap '' HUP INT; exec \"$0\" sh -c 'sleep 1000 | sleep 1000'";
     command.args(["-c", line, env!("CARGO_BIN_EXE_streamline")]);

@@ -68,7 +68,7 @@ fn o6_stopped_process_of_a_prefix_is_replaced() {
 /// Renames the interface that a prefix observes, and gives its old name to a second interface.
 /// Asserts that a request on the second interface does not join the prefix of the first one.
 #[test]
-fn o6_prefix_of_a_renamed_interface_keeps_to_itself() {
+fn o6_new_interface_of_an_old_name_gets_its_own_prefix() {
     let Some(site) = PrefixFixture::new() else { return };
     let line = "--prefix=shared rx named0 both=yes | tcp | http |request json";
     configure_link(&site, &["add", "named0", "type", "veth", "peer", "name", "named1"]);

@@ -15,7 +15,7 @@ fn send_until_unanswered(client: &UdpSocket) {
         let mut answers = 0;
         let mut room = [0; 100];
         for _ in 0..DATAGRAMS_PER_ROUND {
-            client.send_to(b"request", address()).unwrap();
+            client.send_to(b"request", server_address()).unwrap();
             if client.recv_from(&mut room).is_err() {
                 break;
             }
@@ -23,7 +23,7 @@ fn send_until_unanswered(client: &UdpSocket) {
         }
         answers == 0
     });
-    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
 }
 
 #[test]

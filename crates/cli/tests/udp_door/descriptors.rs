@@ -1,7 +1,9 @@
 //! Tests of calls on the descriptor of a socket with a ring. The results must be the same as
 //! without a ring.
 
-use super::{DATAGRAMS_UNTIL_PROMOTION, Server, address, exchange, prepare, receive};
+use super::{
+    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_datagram, prepare, receive, server_address,
+};
 use crate::common::Folder;
 use std::fs::File;
 use std::net::UdpSocket;
@@ -14,7 +16,7 @@ use testkit::{need, wait_until};
 /// replies. `pause F`: replies, and then waits until the FIFO F is opened for writing. `fill`: only
 /// counts the datagram. `ask`: replies with the count. `shutdown`: shuts down reception, prints the
 /// error number of the call and the result of a further receive, and exits.
-const SERVER: &str = "
+const SERVER_SCRIPT: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(('', 5400))
@@ -51,15 +53,15 @@ while data != b'quit':
 ";
 
 fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
-    client.send_to(bytes, address()).unwrap();
+    client.send_to(bytes, server_address()).unwrap();
     let mut room = [0; 1500];
     let (length, _) = receive(client, &mut room);
     String::from_utf8(room[..length].to_vec()).unwrap()
 }
 
-fn warm(client: &UdpSocket) {
+fn promote_socket(client: &UdpSocket) {
     for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
-        exchange(client, b"warm");
+        exchange_datagram(client, b"warm");
     }
 }
 
@@ -69,19 +71,19 @@ fn warm(client: &UdpSocket) {
 fn send_all_commands(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
     let (pair, ..) = prepare()?;
     need::require_command("python3")?;
-    let mut server = Server::start(&pair, &["python3", "-c", SERVER]);
+    let mut server = Server::start(&pair, &["python3", "-c", SERVER_SCRIPT]);
     let client = server.client();
     let mut answers = Vec::new();
     for call in [&b"name"[..], b"duplicate", b"name"] {
         if is_promoted {
-            warm(&client);
+            promote_socket(&client);
         }
         answers.push(ask(&client, call));
     }
     if is_promoted {
-        warm(&client);
+        promote_socket(&client);
     }
-    exchange(&client, b"shutdown");
+    exchange_datagram(&client, b"shutdown");
     wait_until("the server ends", || server.process.0.try_wait().unwrap().is_some());
     let errors = server.errors();
     let line = errors.lines().find(|line| line.starts_with("shutdown:")).unwrap().to_owned();
@@ -105,17 +107,17 @@ fn c1_getsockname_dup_and_shutdown_behave_like_the_kernel() {
 
 /// Sends `count` datagrams of 1400 bytes while the server waits to open a FIFO, so that it does not
 /// receive. Returns the number of these datagrams that the server receives afterwards.
-fn fill(client: &UdpSocket, count: usize) -> u64 {
+fn fill_receive_buffer(client: &UdpSocket, count: usize) -> u64 {
     let count_received = || ask(client, b"ask").parse::<u64>().unwrap();
     let before = count_received();
     let folder = Folder::new();
     let fifo = folder.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    exchange(client, format!("pause {}", fifo.display()).as_bytes());
+    exchange_datagram(client, format!("pause {}", fifo.display()).as_bytes());
     let mut bytes = [b' '; 1400];
     bytes[..4].copy_from_slice(b"fill");
     for _ in 0..count {
-        client.send_to(&bytes, address()).unwrap();
+        client.send_to(&bytes, server_address()).unwrap();
     }
     drop(File::create(&fifo).unwrap());
     count_received() - before
@@ -127,18 +129,18 @@ fn c1_receive_buffer_size_is_that_of_the_ring() {
     if need::require_command("python3").is_none() {
         return;
     }
-    let server = Server::start(&pair, &["python3", "-c", SERVER]);
+    let server = Server::start(&pair, &["python3", "-c", SERVER_SCRIPT]);
     let client = server.client();
     // The kernel returns twice the size that was set.
     assert_eq!(ask(&client, b"size 65536"), "131072");
-    warm(&client);
-    let few = fill(&client, 2000);
+    promote_socket(&client);
+    let few = fill_receive_buffer(&client, 2000);
     // The size is set while the socket has a ring. A larger ring then replaces it.
     assert_eq!(ask(&client, b"size 16777216"), "33554432");
-    warm(&client);
+    promote_socket(&client);
     assert_eq!(ask(&client, b"size 16777216"), "33554432");
-    warm(&client);
-    let all = fill(&client, 2000);
+    promote_socket(&client);
+    let all = fill_receive_buffer(&client, 2000);
     let errors = server.finish(&client);
     println!("{few} and {all} of 2000 datagrams received: {errors}");
     assert!(few < 1000, "{few}");

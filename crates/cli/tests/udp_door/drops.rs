@@ -1,6 +1,8 @@
 //! Test of the number of dropped datagrams, which a program requests with `SO_RXQ_OVFL`.
 
-use super::{DATAGRAMS_UNTIL_PROMOTION, Server, address, exchange, prepare, receive};
+use super::{
+    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_datagram, prepare, receive, server_address,
+};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::need;
@@ -49,7 +51,7 @@ fn fill_stopped_server(server: &Server<'_>, client: &UdpSocket, count: usize) ->
 /// Sends `count` datagrams of 1400 bytes during a pause of the server, in which it runs but does
 /// not receive. Returns the same numbers as [`fill_stopped_server`].
 fn fill_awake_server(client: &UdpSocket, count: usize) -> (u64, u64) {
-    exchange(client, b"pause");
+    exchange_datagram(client, b"pause");
     send_fill_datagrams(client, count);
     read_drop_counts(client)
 }
@@ -58,15 +60,15 @@ fn send_fill_datagrams(client: &UdpSocket, count: usize) {
     let mut bytes = [b' '; 1400];
     bytes[..4].copy_from_slice(b"fill");
     for _ in 0..count {
-        client.send_to(&bytes, address()).unwrap();
+        client.send_to(&bytes, server_address()).unwrap();
     }
 }
 
 /// Returns the two numbers in the server's reply to `ask`.
 fn read_drop_counts(client: &UdpSocket) -> (u64, u64) {
     // The server reads the number of drops together with this datagram.
-    exchange(client, b"next");
-    client.send_to(b"ask", address()).unwrap();
+    exchange_datagram(client, b"next");
+    client.send_to(b"ask", server_address()).unwrap();
     let mut room = [0; 100];
     let (length, _) = receive(client, &mut room);
     let text = String::from_utf8(room[..length].to_vec()).unwrap();
@@ -87,12 +89,12 @@ fn c1_reported_drops_include_those_of_ring_and_kernel() {
     assert_eq!(received + dropped_first, 5000);
     assert!(dropped_first > 0);
     for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
-        exchange(&client, b"warm");
+        exchange_datagram(&client, b"warm");
     }
     let (received, dropped) = fill_awake_server(&client, 20_000);
     assert_eq!(received + dropped, 25_000);
     assert!(dropped > dropped_first);
-    exchange(&client, b"kernel");
+    exchange_datagram(&client, b"kernel");
     let (received, dropped_last) = fill_stopped_server(&server, &client, 5000);
     assert_eq!(received + dropped_last, 30_000);
     assert!(dropped_last > dropped);

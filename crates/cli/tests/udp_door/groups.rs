@@ -1,8 +1,9 @@
 //! Tests of sockets that share a port (`SO_REUSEPORT`), and of processes that share a socket.
 
 use super::{
-    DATAGRAMS_UNTIL_PROMOTION, LIMIT, PORT, Server, address, attached_ingress_program_count,
-    exchange, exchange_numbered_datagrams, prepare, receive, reported_counts_per_socket,
+    DATAGRAMS_UNTIL_PROMOTION, PORT, REPLY_TIMEOUT, Server, attached_ingress_program_count,
+    exchange_datagram, exchange_numbered_datagrams, prepare, receive, reported_counts_per_socket,
+    server_address,
 };
 use std::net::UdpSocket;
 use testkit::net::SERVER_DEVICE;
@@ -44,7 +45,7 @@ if is_first:
 /// Sends a datagram to a server of [`TWO_PROCESS_SERVER`]. Returns the number of the process that
 /// replied.
 fn ask_for_process_number(client: &UdpSocket, bytes: &[u8]) -> u8 {
-    client.send_to(bytes, address()).unwrap();
+    client.send_to(bytes, server_address()).unwrap();
     let mut room = [0; 100];
     let (length, _) = receive(client, &mut room);
     assert_eq!(&room[1..length], bytes);
@@ -98,7 +99,8 @@ fn flow_stays_with_its_process_while_processes_sleep() {
         let member = ask_for_process_number(client, b"x");
         for round in 0..10_u32 {
             // Several datagrams at once keep the process awake. Afterwards, it sleeps.
-            (0..8).for_each(|_| _ = client.send_to(&round.to_be_bytes(), address()).unwrap());
+            (0..8)
+                .for_each(|_| _ = client.send_to(&round.to_be_bytes(), server_address()).unwrap());
             let mut room = [0; 100];
             for _ in 0..8 {
                 let (length, _) = receive(client, &mut room);
@@ -133,9 +135,9 @@ while data != b'quit':
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
     let clients: Vec<UdpSocket> = (0..32).map(|_| server.client()).collect();
-    let exchange_by_all = || clients.iter().for_each(|client| exchange(client, b"warm"));
+    let exchange_by_all = || clients.iter().for_each(|client| exchange_datagram(client, b"warm"));
     (0..30).for_each(|_| exchange_by_all());
-    exchange(&clients[0], b"close");
+    exchange_datagram(&clients[0], b"close");
     // The closed socket reports the counts of its ring. Then the other socket reports the counts of
     // the ring for its own flows, before it is promoted again for all flows.
     wait_until("the other socket takes all flows", || {
@@ -173,7 +175,7 @@ while data != b'quit':
     let client = server.client();
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 1);
-    exchange(&client, b"fork");
+    exchange_datagram(&client, b"fork");
     assert_eq!(attached_ingress_program_count(&pair), 0);
     exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 1);
@@ -233,7 +235,7 @@ fn datagrams_of_an_interface_reach_the_socket_bound_to_it() {
         // The other socket receives datagrams from the host itself.
         let local =
             pair.server.run_in_network_namespace(|| UdpSocket::bind("127.0.0.1:0").unwrap());
-        local.set_read_timeout(Some(LIMIT)).unwrap();
+        local.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
         let mut room = [0; 100];
         for _ in 0..2 * DATAGRAMS_UNTIL_PROMOTION {
             local.send_to(b"local", ("127.0.0.1", PORT)).unwrap();
@@ -277,7 +279,7 @@ os.waitpid(child, 0)
     let client = server.client();
     exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 1);
-    exchange(&client, b"fork");
+    exchange_datagram(&client, b"fork");
     wait_until("the child is hidden", || server.errors().contains("hidden"));
     exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
     assert_eq!(attached_ingress_program_count(&pair), 0);

@@ -1,7 +1,7 @@
 //! Tests of name servers from packages of the distribution. Their replies must be the same with and
 //! without a ring.
 
-use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_counts_per_socket};
+use super::{PORT, REPLY_TIMEOUT, STREAMLINE, prepare, receive, reported_counts_per_socket};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -48,7 +48,7 @@ fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
         (0..CLIENT_SOCKET_COUNT).map(|_| UdpSocket::bind(any).unwrap()).collect()
     });
     for client in &clients {
-        client.set_read_timeout(Some(LIMIT)).unwrap();
+        client.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
     }
     let mut room = vec![0; 1 << 16];
     let answers = (0..count).map(|number| {
@@ -64,7 +64,7 @@ fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
 /// Runs a name server twice, without and with rings, and sends it the same queries. Asserts that
 /// the replies are equal, and that the server received most datagrams of the second run from the
 /// ring.
-fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
+fn compare_with_and_without_ring(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
     let Some((pair, _folder, _)) = prepare() else { return };
     let Some(program) = need::require_command(server.program) else { return };
     let program = program.display().to_string();
@@ -153,7 +153,7 @@ fn compare_named_answers(threads: usize) {
         sockets: threads,
         shares_sockets: false,
     };
-    compare(configuration, &server);
+    compare_with_and_without_ring(configuration, &server);
 }
 
 /// Knot binds one socket per address family, and replies from the address that `IP_PKTINFO` or
@@ -186,7 +186,7 @@ fn compare_knot_answers(workers: usize) {
         sockets: workers,
         shares_sockets: false,
     };
-    compare(configuration, &server);
+    compare_with_and_without_ring(configuration, &server);
 }
 
 /// NSD opens its sockets before it forks its servers, so its processes share them.
@@ -220,5 +220,5 @@ fn compare_nsd_answers(servers: usize) {
         sockets: servers,
         shares_sockets: true,
     };
-    compare(configuration, &server);
+    compare_with_and_without_ring(configuration, &server);
 }

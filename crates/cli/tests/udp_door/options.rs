@@ -53,11 +53,11 @@ fn ask_server_at(client: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> String
 }
 
 fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
-    ask_server_at(client, super::address(), bytes)
+    ask_server_at(client, super::server_address(), bytes)
 }
 
 /// Sends so many datagrams that the server's socket is promoted to a ring.
-fn warm(client: &UdpSocket) {
+fn promote_socket(client: &UdpSocket) {
     for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
         assert_eq!(ask(client, b"warm"), "warm");
     }
@@ -78,7 +78,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
     let rounds: [&[u8]; 7] = [b"x", b"room 100", b"x", b"room 20", b"x", b"room 0", b"room 1000"];
     let answers = || rounds.map(|round| ask(&client, round));
     let by_kernel = answers();
-    warm(&client);
+    promote_socket(&client);
     let by_ring = answers();
     assert_eq!(by_kernel, by_ring);
     assert!(by_ring[0].contains("(1, 35, 'now')"), "{by_ring:?}");
@@ -99,7 +99,7 @@ fn control_message_asked_for_after_promotion_is_delivered() {
     }
     let server = Server::start(&pair, &["python3", "-c", CONTROL_SERVER, "4"]);
     let client = server.client();
-    warm(&client);
+    promote_socket(&client);
     assert!(ask(&client, b"x").ends_with(" [], 0)"));
     assert!(ask(&client, b"set 12").ends_with(" [], 0)"));
     assert!(ask(&client, b"x").ends_with(" [(0, 2, '40000000')], 0)"));
@@ -120,7 +120,7 @@ fn dual_stack_socket_receives_both_families_from_rings() {
     let server = Server::start(&pair, &words);
     let client = server.client();
     let client_of_v6 = pair.client.run_in_network_namespace(|| UdpSocket::bind("[::]:0").unwrap());
-    client_of_v6.set_read_timeout(Some(super::LIMIT)).unwrap();
+    client_of_v6.set_read_timeout(Some(super::REPLY_TIMEOUT)).unwrap();
     let v6: SocketAddr = format!("[{SERVER6}]:{}", super::PORT).parse().unwrap();
     let answers = || {
         let of_v6 = [&b"x"[..], b"room 70", b"x", b"room 1000"];
@@ -128,7 +128,7 @@ fn dual_stack_socket_receives_both_families_from_rings() {
         (of_v6, ask(&client, b"x"))
     };
     let by_kernel = answers();
-    warm(&client);
+    promote_socket(&client);
     let by_ring = answers();
     assert_eq!(by_kernel, by_ring);
     assert!(by_ring.0[0].contains("(41, 52, '40000000')"), "{by_ring:?}");
@@ -178,8 +178,8 @@ while data != b'quit':
     exchange_numbered_datagrams(&client, 400);
     // The connected socket does not receive the datagrams of another client.
     let other_client = server.client();
-    super::exchange(&client, b"other");
-    super::exchange(&other_client, b"hello");
+    super::exchange_datagram(&client, b"other");
+    super::exchange_datagram(&other_client, b"hello");
     exchange_numbered_datagrams(&client, 400);
     let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring >= 600 && ring * 100 >= all * 95, "{ring} of {all}");

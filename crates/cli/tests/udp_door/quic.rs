@@ -13,7 +13,7 @@ use testkit::{need, wait_until};
 const FILE_SIZE: usize = 3_000_000;
 
 /// Runs the QUIC client with additional arguments. Returns true if the client succeeds.
-fn request(pair: &NamespacePair, client: &Path, folder: &Path, words: &[&str]) -> bool {
+fn run_client(pair: &NamespacePair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     let mut command = pair.client.command(client.display().to_string());
     command.args(["-q", "--no-quic-dump", "--no-http-dump", "--exit-on-all-streams-close"]);
     command.args(words).args(["--download", &folder.join("received").display().to_string()]);
@@ -52,12 +52,12 @@ fn exchange_files(pair: &NamespacePair, is_ours: bool) -> Option<([Vec<u8>; 2], 
     let output = File::create(path("output")).unwrap();
     command.stdout(output.try_clone().unwrap()).stderr(output);
     let mut process = Guard(command.spawn().unwrap());
-    let ready = || request(pair, &client, place, &["-m", "HEAD"]);
+    let ready = || run_client(pair, &client, place, &["-m", "HEAD"]);
     wait_until("the server answers", ready);
     let received = [&["-m", "GET"][..], &["-m", "POST", "-d", &path("documents/file")]];
     let received = received.map(|words| {
         let _ = std::fs::remove_file(path("received/file"));
-        assert!(request(pair, &client, place, words), "{words:?}: {}", folder.read("output"));
+        assert!(run_client(pair, &client, place, words), "{words:?}: {}", folder.read("output"));
         std::fs::read(path("received/file")).unwrap_or_default()
     });
     assert!(received[0] == bytes, "the file differs: {}", folder.read("output"));

@@ -2,7 +2,9 @@
 //! work as without a ring; the test prints the share of datagrams that came from the ring.
 //! [FEATURES C1]
 
-use super::{LIMIT, PORT, STREAMLINE, address, prepare, receive, reported_counts_per_socket};
+use super::{
+    PORT, REPLY_TIMEOUT, STREAMLINE, prepare, receive, reported_counts_per_socket, server_address,
+};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::UdpSocket;
@@ -51,7 +53,7 @@ impl Service {
 
 fn client(pair: &NamespacePair) -> UdpSocket {
     let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
     client
 }
 
@@ -72,10 +74,10 @@ fn chronyd_answers_from_its_socket_with_a_note() {
     let client = client(&pair);
     for number in 1..=200_u64 {
         let request = [&[0x23][..], &[0; 39], &number.to_be_bytes()].concat();
-        client.send_to(&request, address()).unwrap();
+        client.send_to(&request, server_address()).unwrap();
         let mut answer = [0; 100];
         let (length, from) = receive(&client, &mut answer);
-        assert_eq!((length, from), (48, address()));
+        assert_eq!((length, from), (48, server_address()));
         // The reply must be an NTP server response of stratum 1 to this request.
         assert_eq!((answer[0] & 7, answer[1], &answer[24..32]), (4, 1, &request[40..]));
     }
@@ -103,7 +105,7 @@ fn rsyslogd_writes_each_message_from_its_ring() {
     let lines = || std::fs::read_to_string(service.folder.path().join("lines")).unwrap_or_default();
     let send = |text: &str| {
         let message = format!("<13>Nov 29 17:00:00 host tag: {text}");
-        client.send_to(message.as_bytes(), address()).unwrap();
+        client.send_to(message.as_bytes(), server_address()).unwrap();
     };
     wait_until("rsyslogd writes a message", || {
         send("ready");

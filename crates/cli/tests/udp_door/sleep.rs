@@ -2,8 +2,8 @@
 //! while the server is awake. While the server sleeps, datagrams arrive at its socket.
 
 use super::{
-    PORT, Server, address, attached_ingress_program_count, exchange, exchange_datagrams_at_once,
-    exchange_numbered_datagrams, prepare, receive, reported_datagram_counts,
+    PORT, Server, attached_ingress_program_count, exchange_datagram, exchange_datagrams_at_once,
+    exchange_numbered_datagrams, prepare, receive, reported_datagram_counts, server_address,
 };
 use std::net::UdpSocket;
 use std::thread;
@@ -21,7 +21,7 @@ fn exchange_in_order(client: &UdpSocket, count: u32) {
     let mut room = [0; 100];
     while answered < count {
         while sent < count && sent - answered < DATAGRAMS_IN_FLIGHT {
-            client.send_to(&sent.to_be_bytes(), address()).unwrap();
+            client.send_to(&sent.to_be_bytes(), server_address()).unwrap();
             sent += 1;
         }
         let (length, _) = receive(client, &mut room);
@@ -68,7 +68,7 @@ fn exchange_with_pauses(options: &str, step: Duration) {
         }
         // This datagram arrives in fragments, which the kernel reassembles, so it does not come
         // from the ring.
-        exchange(&client, &[7; 3000]);
+        exchange_datagram(&client, &[7; 3000]);
         let errors = server.finish(&client);
         let (ring, all) = reported_datagram_counts(&errors);
         assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
@@ -96,7 +96,7 @@ fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
         let client = server.client();
         assert!(exchange_until_promoted(&server, &client));
         // With these options, the ring stays in use after each datagram.
-        exchange(&client, b"late");
+        exchange_datagram(&client, b"late");
         exchange_in_order(&client, DATAGRAMS_IN_FLIGHT);
         exchange_in_order(&client, 2000);
         server.finish(&client);
@@ -148,8 +148,8 @@ fn thread_that_sleeps_is_woken_while_another_one_works() {
         }
         for _ in 0..3 {
             // One thread pauses for 1 s; the other one replies in the meantime.
-            client.send_to(b"pause", address()).unwrap();
-            exchange(&client, b"other");
+            client.send_to(b"pause", server_address()).unwrap();
+            exchange_datagram(&client, b"other");
             let mut room = [0; 100];
             let (length, _) = receive(&client, &mut room);
             assert_eq!(&room[..length], b"pause");

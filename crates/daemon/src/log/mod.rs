@@ -74,7 +74,7 @@ impl Log {
             }
             LogForm::Automatic => Target::Text,
         };
-        let writer = Writer { target, limits: UserLogRateLimits::default(), missing: 0 };
+        let writer = Writer { target, limits: UserLogRateLimits::default(), dropped_lines: 0 };
         Ok(Self(Some(Arc::new(Mutex::new(writer)))))
     }
 
@@ -122,7 +122,7 @@ struct Writer {
     limits: UserLogRateLimits,
     /// Number of lines dropped since the last line was written. A line is dropped if writing it
     /// would block.
-    missing: u64,
+    dropped_lines: u64,
 }
 
 impl Writer {
@@ -149,18 +149,18 @@ impl Writer {
     }
 
     fn write_dropped_line_count(&mut self) {
-        if self.missing > 0 {
-            let message = format!("{} events were not logged: no room", self.missing);
+        if self.dropped_lines > 0 {
+            let message = format!("{} events were not logged: no room", self.dropped_lines);
             let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
             if self.send(&record) {
-                self.missing = 0;
+                self.dropped_lines = 0;
             }
         }
     }
 
     fn write_record_or_count_drop(&mut self, record: &Record) {
         self.write_dropped_line_count();
-        self.missing += u64::from(!self.send(record));
+        self.dropped_lines += u64::from(!self.send(record));
     }
 
     /// Writes the line to the target without blocking. Returns true if it was written.

@@ -21,14 +21,14 @@
 //! Missing keys have the built-in values. Root and the daemon's own user have all rights, and no
 //! quota unless the file names them.
 
-mod open;
+mod grants;
 
 use crate::directory::check_trusted;
 use abi::access::Credentials;
 use engine::registry::MachineRegistry;
+use grants::{InterfaceGrant, NumberLookup};
 use member::protocol::Quota;
 use member::rights::{self, POLICY_FILE};
-use open::{InterfaceGrant, NumberLookup};
 use pipeline::Registry as _;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ struct PolicyFile {
     quota: QuotaEntry,
     users: BTreeMap<String, QuotaEntry>,
     kernel: KernelEntry,
-    open: Vec<open::GrantEntry>,
+    open: Vec<grants::GrantEntry>,
 }
 
 #[derive(Deserialize, Default)]
@@ -116,9 +116,9 @@ const QUOTA_DEFAULT: Quota = Quota {
 /// sources that have a twin or an attach point in the kernel and need no privilege.
 fn default_kernel_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
-        let in_kernel =
-            entry.kernel.is_some() || MachineRegistry::Local.endpoint(entry).attach_point.is_some();
-        in_kernel && entry.right.is_none()
+        let in_kernel = entry.emit_twin.is_some()
+            || MachineRegistry::Local.endpoint(entry).attach_point.is_some();
+        in_kernel && entry.twin_right.is_none()
     });
     entries.map(|entry| entry.name.to_owned()).collect()
 }
@@ -193,7 +193,7 @@ impl Policy {
     /// the policy names them.
     #[must_use]
     pub fn is_unrestricted(&self, uid: u32) -> bool {
-        uid == 0 || uid == sys::process::identity().0
+        uid == 0 || uid == sys::process::effective_ids().0
     }
 
     /// Returns true if the peer has all rights or is a member of the group, which is given by name
@@ -223,7 +223,7 @@ impl Policy {
     }
 
     /// Returns true if the peer may take flows from an interface, which withholds their frames from
-    /// other receivers (see [`open`]).
+    /// other receivers (see [`grants`]).
     pub(crate) fn may_take(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
         let mut open = self.open.iter().filter(|open| open.may_take());
         self.is_unrestricted(who.uid)

@@ -7,7 +7,7 @@ use member::connection::Connection;
 use member::faults;
 use member::varlink::{Fault, Reply};
 use std::os::fd::OwnedFd;
-use sys::closer::{self, Foreign};
+use sys::descriptor_closer::{self, ForeignDescriptor};
 use sys::local_socket::{self, Framing};
 use sys::watcher::EventInterest;
 
@@ -22,17 +22,17 @@ const RESERVED_CONNECTIONS: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnectionLimit {
     /// Maximum number of connections of the user, from the policy.
-    OfUser(u64),
+    PerUser(u64),
     /// Maximum number of connections of all users to the daemon.
-    OfDaemon(usize),
+    Total(usize),
 }
 
 impl ConnectionLimit {
     /// Returns the fault that the refused client receives.
     fn to_fault(self) -> Fault {
         match self {
-            Self::OfUser(limit) => faults::quota_exceeded("connections", limit),
-            Self::OfDaemon(_) => faults::refused("connection", &self.to_string()),
+            Self::PerUser(limit) => faults::quota_exceeded("connections", limit),
+            Self::Total(_) => faults::refused("connection", &self.to_string()),
         }
     }
 }
@@ -40,10 +40,10 @@ impl ConnectionLimit {
 impl std::fmt::Display for ConnectionLimit {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::OfUser(limit) => {
+            Self::PerUser(limit) => {
                 write!(out, "the user has {limit} connections, as many as the policy permits")
             }
-            Self::OfDaemon(limit) => write!(
+            Self::Total(limit) => write!(
                 out,
                 "the daemon accepts {limit} connections of all users, of which \
                  {RESERVED_CONNECTIONS} are reserved for root and its own user, and the others are \
@@ -76,9 +76,9 @@ impl Server {
     }
 
     fn admit_client(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
-        let visitor = Foreign::from_peer_socket(visitor);
+        let visitor = ForeignDescriptor::from_peer_socket(visitor);
         // The user has sent descriptors whose closing takes long.
-        if closer::is_user_overloaded(visitor.uid()) {
+        if descriptor_closer::is_user_overloaded(visitor.uid()) {
             return local_socket::hang_up(&visitor);
         }
         let peer = sys::abstract_socket::peer_credentials(&visitor)?;
@@ -147,7 +147,7 @@ impl Server {
             }
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => {
-                let _ = self.watcher.forget(socket);
+                let _ = self.watcher.unwatch(socket);
                 self.internal_socket = None;
             }
         }
@@ -159,12 +159,12 @@ impl Server {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);
         let limit = self.policy.quota(uid).connections;
         if let Some(limit) = limit.filter(|limit| used >= *limit) {
-            return Some(ConnectionLimit::OfUser(limit));
+            return Some(ConnectionLimit::PerUser(limit));
         }
-        let own = uid == 0 || uid == sys::process::identity().0;
+        let own = uid == 0 || uid == sys::process::effective_ids().0;
         let reserved = if own { 0 } else { RESERVED_CONNECTIONS.min(self.clients_max / 2) };
         let is_full = self.clients.len() + reserved >= self.clients_max;
-        is_full.then_some(ConnectionLimit::OfDaemon(self.clients_max))
+        is_full.then_some(ConnectionLimit::Total(self.clients_max))
     }
 }
 
@@ -177,13 +177,13 @@ mod tests {
     fn fault_of_a_full_daemon_names_the_limit_of_the_daemon() {
         let directory = std::env::temp_dir().join(format!("daemon-full-{}", std::process::id()));
         let mut server =
-            Server::open(&directory, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG)
+            Server::open(&directory, true, Policy::default(), &sys::rollback::NO_ROLLBACK_LOG)
                 .unwrap();
         server.clients_max = 8;
         assert_eq!(server.exceeded_limit(ROOT_UID), None);
         server.clients_max = 0;
         let limit = server.exceeded_limit(ROOT_UID).unwrap();
-        assert_eq!(limit, ConnectionLimit::OfDaemon(0));
+        assert_eq!(limit, ConnectionLimit::Total(0));
         let message = faults::format_fault(&limit.to_fault());
         assert!(message.contains("the daemon accepts 0 connections of all users"), "{message}");
         drop(server);

@@ -7,7 +7,7 @@ use engine::kernel::point::Keeper as _;
 use member::connection::Connection;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
-use sys::closer::Foreign;
+use sys::descriptor_closer::ForeignDescriptor;
 use sys::service;
 
 /// A connected client of the daemon, with its path and its kernel request.
@@ -15,7 +15,7 @@ use sys::service;
 pub(super) struct Client {
     pub(super) connection: Connection,
     /// Credentials of the client when it connected.
-    pub(super) who: Credentials,
+    pub(super) credentials: Credentials,
     /// Process id of the client when it connected, or 0 for a connection that this process passed
     /// to itself. Process ids may be reused, so no right depends on this one.
     pub(super) process: i32,
@@ -24,18 +24,18 @@ pub(super) struct Client {
     /// The path that the client has registered, if any.
     pub(super) path: Option<PathProcess>,
     /// State of the client's request in the kernel, if any.
-    pub(super) line: RequestState,
+    pub(super) request_state: RequestState,
     /// State of the client's kernel request under which the service manager stores the client's
     /// connection; the stored name encodes this state. `None` if the connection is not stored.
     pub(super) stored_state: Option<KnownRequestState>,
     /// True while the kernel thread has not yet reported the kernel programs for this client.
-    pub(super) waits_for_kernel: bool,
+    pub(super) waits_for_programs: bool,
     /// True while the kernel thread has not yet reported the counters of the client's request.
     pub(super) waits_for_counters: bool,
     /// Messages that have arrived while the client waits for the kernel thread. The server handles
     /// them after the thread has attached or switched the client's request, or has reported the
     /// programs.
-    pub(super) deferred: VecDeque<(Vec<u8>, Vec<Foreign>)>,
+    pub(super) deferred: VecDeque<(Vec<u8>, Vec<ForeignDescriptor>)>,
 }
 
 /// The process of a registered path, with the daemon's socket to it.
@@ -94,13 +94,13 @@ impl Client {
     pub(super) fn new(connection: Connection, who: Credentials, process: i32) -> Self {
         Self {
             connection,
-            who,
+            credentials: who,
             process,
             watches: false,
             path: None,
-            line: RequestState::None,
+            request_state: RequestState::None,
             stored_state: None,
-            waits_for_kernel: false,
+            waits_for_programs: false,
             waits_for_counters: false,
             deferred: VecDeque::new(),
         }
@@ -108,10 +108,10 @@ impl Client {
 
     pub(super) fn is_waiting_for_kernel(&self) -> bool {
         let asked = matches!(
-            self.line,
+            self.request_state,
             RequestState::Requested | RequestState::ReplacementRequested | RequestState::Switching
         );
-        self.waits_for_kernel || asked
+        self.waits_for_programs || asked
     }
 }
 

@@ -11,14 +11,14 @@ use crate::directory::{Directory, DirectoryError};
 use crate::ids::DbufIdRanges;
 use crate::log::Log;
 use crate::policy::Policy;
-use member::place::MACHINE_DIRECTORY;
+use member::daemon_directories::MACHINE_DIRECTORY;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::local_socket::{self, Framing};
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 
 /// The daemon's server: its sockets, clients, registry and kernel queue.
@@ -31,7 +31,7 @@ pub struct Server {
     pub(super) place: Option<Directory>,
     pub(super) ids: DbufIdRanges,
     /// True if this process created the sockets, false if a service manager passed them.
-    own_sockets: bool,
+    owns_sockets: bool,
     /// Rollback log for acquired resources; tests inject faults into its steps.
     pub(super) steps: RollbackLog,
     pub(super) policy: Policy,
@@ -43,7 +43,7 @@ pub struct Server {
     /// Number of connections of each user, by user id.
     pub(super) per_user: BTreeMap<u32, u64>,
     /// Numbers of the clients that are disconnected after the current batch of events.
-    pub(super) leaving: Vec<u64>,
+    pub(super) pending_disconnects: Vec<u64>,
     pub(super) next: u64,
     pub(super) started: u64,
     pub(super) clients_max: usize,
@@ -141,7 +141,7 @@ impl Server {
         policy: Policy,
         (steps, kept): (&RollbackLog, StoredDescriptors),
     ) -> Result<Self, DirectoryError> {
-        let StoredDescriptors { paths, kernel, lines, .. } = kept;
+        let StoredDescriptors { paths, kernel_objects: kernel, kernel_clients: lines, .. } = kept;
         let begun = Self::run_start_steps(&sockets, &policy, (steps, kernel));
         let (watcher, kernel, running) = match begun {
             Ok(begun) => begun,
@@ -159,7 +159,7 @@ impl Server {
             ids: DbufIdRanges::new(place.path() == Path::new(MACHINE_DIRECTORY)),
             internal_socket: None,
             place: Some(place),
-            own_sockets,
+            owns_sockets: own_sockets,
             steps: steps.clone(),
             policy,
             log: Log::default(),
@@ -167,7 +167,7 @@ impl Server {
             kernel,
             clients: BTreeMap::new(),
             per_user: BTreeMap::new(),
-            leaving: Vec::new(),
+            pending_disconnects: Vec::new(),
             next: FIRST_CLIENT,
             started: wall_clock_seconds(),
             // A client that is a path uses three descriptors. The remaining descriptors are a
@@ -215,7 +215,7 @@ impl Server {
             for event in self.watcher.wait(pause.into_iter().chain(report).min()) {
                 if event.number == stopped {
                     self.end_requests();
-                    return self.watcher.forget(stop);
+                    return self.watcher.unwatch(stop);
                 }
                 paused |= self.handle_event(event);
             }
@@ -238,7 +238,7 @@ impl Server {
                 self.accept_internal_connections()
             }
             DescriptorKind::Listener => return self.accept(id),
-            DescriptorKind::Process => self.leaving.push(id),
+            DescriptorKind::Process => self.pending_disconnects.push(id),
             DescriptorKind::Admissions => self.drain_admission_socket(id),
             DescriptorKind::Connection => self.receive(id, event),
         }
@@ -253,26 +253,26 @@ impl Server {
             // A failure needs no handling, because the next pause tries again.
             let _ = match listens {
                 true => self.watcher.watch(socket, number, EventInterest::Read),
-                false => self.watcher.forget(socket),
+                false => self.watcher.unwatch(socket),
             };
         }
     }
 
-    /// Disconnects the clients in `leaving` and removes their paths and kernel requests. Logs and
-    /// announces the end of the paths.
+    /// Disconnects the clients in `pending_disconnects` and removes their paths and kernel
+    /// requests. Logs and announces the end of the paths.
     fn disconnect_leaving_clients(&mut self) {
-        while let Some(id) = self.leaving.pop() {
+        while let Some(id) = self.pending_disconnects.pop() {
             let Some(mut client) = self.clients.remove(&id) else { continue };
             self.unwatch_client(&client);
-            if let Some(used) = self.per_user.get_mut(&client.who.uid) {
+            if let Some(used) = self.per_user.get_mut(&client.credentials.uid) {
                 *used = used.saturating_sub(1);
                 if *used == 0 {
-                    self.per_user.remove(&client.who.uid);
+                    self.per_user.remove(&client.credentials.uid);
                 }
             }
             self.read_last_reports(&mut client);
             client.discard_connection(id);
-            self.remove_request(id, client.line, client.who.uid);
+            self.remove_request(id, client.request_state, client.credentials.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
             gone.iter().for_each(|entry| store::discard_stored_path(entry.number, None));
             let ended = client.path.as_mut().and_then(|path| path.ended.take());
@@ -300,12 +300,11 @@ impl Server {
                 sys::poll::wait_until_readable_or_hung_up(&process, &ends, Some(Duration::ZERO));
             ended.contains(&true) || gone.contains(&true)
         };
-        let others = self
-            .clients
-            .iter()
-            .filter(|(id, client)| client.who.uid == uid && **id != asking && is_over(client));
+        let others = self.clients.iter().filter(|(id, client)| {
+            client.credentials.uid == uid && **id != asking && is_over(client)
+        });
         let over: Vec<u64> = others.map(|(id, _)| *id).collect();
-        self.leaving.extend(over);
+        self.pending_disconnects.extend(over);
         self.disconnect_leaving_clients();
     }
 
@@ -318,7 +317,7 @@ impl Server {
         }
         for descriptor in all {
             // An unwatched descriptor is not an error here.
-            let _ = self.watcher.forget(descriptor);
+            let _ = self.watcher.unwatch(descriptor);
         }
     }
 
@@ -331,7 +330,7 @@ impl Server {
     /// Returns the number of registered paths.
     #[must_use]
     pub fn path_count(&self) -> usize {
-        self.registry.all().count()
+        self.registry.iter().count()
     }
 }
 
@@ -339,7 +338,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
             self.ids.remove_file(place.descriptor());
-            place.remove_contents(self.own_sockets);
+            place.remove_contents(self.owns_sockets);
         }
     }
 }

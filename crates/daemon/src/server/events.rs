@@ -26,7 +26,7 @@ impl Server {
     /// warning for each object that could not be adopted.
     pub fn start_log(&mut self, log: Log) {
         self.log = log;
-        for entry in self.registry.all().cloned().collect::<Vec<_>>() {
+        for entry in self.registry.iter().cloned().collect::<Vec<_>>() {
             self.log_path_event(EventKind::PathAdopted, &entry, "continues with this daemon");
         }
         for note in std::mem::take(&mut self.notes) {
@@ -139,7 +139,7 @@ impl Server {
     pub(super) fn log_refusal(&self, id: u64, method: &str, fault: &Fault) {
         let Some(client) = self.clients.get(&id) else { return };
         let method: String = method.chars().take(METHOD_CHARS_MAX).collect();
-        let (uid, process) = (client.who.uid, client.process);
+        let (uid, process) = (client.credentials.uid, client.process);
         let message = format!("user {uid}, process {process}: {method} is refused");
         self.log.write(&Record {
             path: client.path.as_ref().map(|path| path.number),
@@ -170,8 +170,8 @@ impl Server {
     /// client did not request the change.
     pub(super) fn log_kernel_change(&self, event: EventKind, id: u64, why: Option<String>) {
         let Some(client) = self.clients.get(&id) else { return };
-        let (uid, process) = (client.who.uid, client.process);
-        let entry = self.registry.all().find(|entry| entry.process == process);
+        let (uid, process) = (client.credentials.uid, client.process);
+        let entry = self.registry.iter().find(|entry| entry.process == process);
         let whose = match entry {
             Some(entry) => describe_path(entry),
             None => format!("process {process}"),

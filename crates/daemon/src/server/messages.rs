@@ -8,7 +8,7 @@ use member::connection::Received;
 use member::protocol::Event;
 use member::varlink::{Call, Fault, Reply};
 use std::os::fd::OwnedFd;
-use sys::closer::Foreign;
+use sys::descriptor_closer::ForeignDescriptor;
 use sys::watcher::WatchEvent;
 
 /// Maximum number of messages handled per client in one event.
@@ -28,17 +28,17 @@ impl Server {
             let Some(client) = self.clients.get_mut(&id) else { return };
             match client.connection.next_message() {
                 Received::Pending => return,
-                Received::Closed => return self.leaving.push(id),
+                Received::Closed => return self.pending_disconnects.push(id),
                 Received::TooLong => {
                     self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
-                    return self.leaving.push(id);
+                    return self.pending_disconnects.push(id);
                 }
                 // Replies must be in the order of the calls.
                 Received::Message(..)
                     if client.is_waiting_for_kernel()
                         && client.deferred.len() >= DEFERRED_MESSAGES_MAX =>
                 {
-                    return self.leaving.push(id);
+                    return self.pending_disconnects.push(id);
                 }
                 Received::Message(bytes, descriptors) if client.is_waiting_for_kernel() => {
                     client.deferred.push_back((bytes, descriptors));
@@ -47,7 +47,7 @@ impl Server {
                     self.handle_message(id, &bytes, descriptors)
                 }
             }
-            if self.leaving.contains(&id) {
+            if self.pending_disconnects.contains(&id) {
                 return;
             }
         }
@@ -64,11 +64,11 @@ impl Server {
         }
     }
 
-    fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<Foreign>) {
+    fn handle_message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<ForeignDescriptor>) {
         let Ok(call) = Call::read(bytes) else {
             // A peer that does not speak Varlink receives one error and is disconnected.
             self.send(id, Reply::from(&Fault::invalid_parameter("message")), Vec::new());
-            return self.leaving.push(id);
+            return self.pending_disconnects.push(id);
         };
         let answered = self.call_method(id, &call, descriptors);
         if let Err(fault) = &answered {
@@ -98,7 +98,7 @@ impl Server {
         let connection = &mut client.connection;
         let sent = connection.send(reply.to_bytes(), descriptors);
         if sent.and_then(|()| connection.watch_writable(&self.watcher, number)).is_err() {
-            self.leaving.push(id);
+            self.pending_disconnects.push(id);
         }
     }
 
@@ -108,7 +108,7 @@ impl Server {
         let connection = &mut client.connection;
         let flushed = connection.flush();
         if flushed.and_then(|()| connection.watch_writable(&self.watcher, number)).is_err() {
-            self.leaving.push(id);
+            self.pending_disconnects.push(id);
         }
     }
 
@@ -122,7 +122,7 @@ impl Server {
             match path.admissions.next_message() {
                 Received::Pending => return,
                 Received::Message(..) => {}
-                Received::TooLong | Received::Closed => return self.leaving.push(id),
+                Received::TooLong | Received::Closed => return self.pending_disconnects.push(id),
             }
         }
     }
@@ -132,7 +132,9 @@ impl Server {
     pub(super) fn announce(&mut self, event: &str, entry: &PathEntry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches
-            .filter_map(|(id, client)| Some((*id, entry.status(client.who.uid, &self.policy)?)))
+            .filter_map(|(id, client)| {
+                Some((*id, entry.status(client.credentials.uid, &self.policy)?))
+            })
             .collect();
         for (id, path) in visible {
             let event = Event { event: event.to_owned(), path };

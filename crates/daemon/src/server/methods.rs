@@ -11,8 +11,8 @@ use crate::policy::Visibility;
 use engine::ids::IdRange;
 use engine::kernel::point::{RequestStatus, SharingDomain};
 use member::connection::Connection;
+use member::daemon_directories::PACKET_SOCKET;
 use member::faults;
-use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, CountParameters, DbufIds, Event, KernelProgram,
     KernelPrograms, KernelRequest, KernelStep, NoParameters, PathList, PathNumber, Permissions,
@@ -22,9 +22,9 @@ use member::varlink::{Call, Fault, REPLY_BYTES_MAX, interface};
 use serde::Serialize;
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
-use sys::closer::Foreign;
+use sys::descriptor_closer::ForeignDescriptor;
 use sys::local_socket::{self, Framing};
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 use sys::watcher::EventInterest;
 
 /// The result of a call: replies with their descriptors.
@@ -44,8 +44,7 @@ impl CallReplies {
         Self::single_with_descriptors(parameters, Vec::new())
     }
 
-    /// Returns a result without replies, for a call whose reply is sent later, when the kernel
-    /// thread has completed the command.
+    /// Returns no replies, for a call to which the kernel thread replies after the command.
     pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }
@@ -61,7 +60,7 @@ impl Server {
         &mut self,
         id: u64,
         call: &Call,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<ForeignDescriptor>,
     ) -> Result<CallReplies, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
@@ -81,7 +80,7 @@ impl Server {
                 .map(|NoParameters {}| CallReplies::single(&self.describe_daemon())),
             "DbufIds" => {
                 let NoParameters {} = call.deserialize_parameters()?;
-                let who = (client.who.uid, client.process);
+                let who = (client.credentials.uid, client.process);
                 self.allocate_dbuf_ids(who)
             }
             "List" => call
@@ -142,7 +141,7 @@ impl Server {
         About {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
-            uid: sys::process::identity().0,
+            uid: sys::process::effective_ids().0,
             started: self.started,
             policy: self.policy.file.as_ref().map(|file| file.display().to_string()),
         }
@@ -151,8 +150,8 @@ impl Server {
     /// Lists the visible paths. Splits the list into several replies if `more` is true; otherwise
     /// fails if the list does not fit into one reply.
     fn list_paths(&self, client: &Client, more: bool) -> Result<CallReplies, Fault> {
-        let status = |entry: &PathEntry| entry.status(client.who.uid, &self.policy);
-        let mut rest: Vec<RegisteredPath> = self.registry.all().filter_map(status).collect();
+        let status = |entry: &PathEntry| entry.status(client.credentials.uid, &self.policy);
+        let mut rest: Vec<RegisteredPath> = self.registry.iter().filter_map(status).collect();
         let long = |path: &RegisteredPath| {
             path.line.as_ref().map_or(0, String::len) + SERIALIZED_PATH_BYTES_MAX
         };
@@ -181,7 +180,7 @@ impl Server {
     }
 
     fn user_permissions(&self, client: &Client) -> Permissions {
-        let uid = client.who.uid;
+        let uid = client.credentials.uid;
         let used = Quota {
             paths: Some(self.registry.user_path_count(uid)),
             connections: self.per_user.get(&uid).copied(),
@@ -192,9 +191,9 @@ impl Server {
             quota: self.policy.quota(uid),
             used,
             filters: self.policy.filters.clone(),
-            interfaces: self.policy.observable_interfaces(&client.who),
-            kernel: self.kernel.open.clone().ok(),
-            closed: self.kernel.open.clone().err(),
+            interfaces: self.policy.observable_interfaces(&client.credentials),
+            kernel: self.kernel.kernel_release.clone().ok(),
+            closed: self.kernel.kernel_release.clone().err(),
         }
     }
 
@@ -202,7 +201,7 @@ impl Server {
     pub(super) fn describe_programs(&self, uid: u32, statuses: &[ProgramStatus]) -> KernelPrograms {
         let free = self.policy.is_unrestricted(uid);
         let path_of = |process: i32| {
-            let mut all = self.registry.all();
+            let mut all = self.registry.iter();
             all.find(|entry| entry.process == process).map(|entry| entry.number)
         };
         let program = |program_status: &ProgramStatus| {
@@ -211,7 +210,7 @@ impl Server {
             let ours = |owner: u32| free || owner == uid;
             let known = |owner: u32| ours(owner) || self.policy.others_see != Visibility::Nothing;
             let line = |line: &RequestStatus| {
-                let of_client = program_status.lines.get(&line.number);
+                let of_client = program_status.requests.get(&line.number);
                 let ours = ours(line.owner);
                 let process =
                     of_client.filter(|_| ours).and_then(|(process, _)| (*process).try_into().ok());
@@ -220,9 +219,11 @@ impl Server {
                     uid: line.owner,
                     process,
                     command: process.and_then(command_name),
-                    taken: ours.then_some(line.taken.blocks),
-                    given: ours
-                        .then_some(Amount { blocks: line.given.blocks, bytes: line.given.bytes }),
+                    taken: ours.then_some(line.processed.blocks),
+                    given: ours.then_some(Amount {
+                        blocks: line.delivered.blocks,
+                        bytes: line.delivered.bytes,
+                    }),
                     lost: ours.then_some(line.lost),
                     kernel_ns: of_client.filter(|_| ours).map(|(_, ns)| *ns),
                 }
@@ -236,7 +237,7 @@ impl Server {
             if free {
                 steps.extend(status.steps.iter().map(step));
             }
-            for line in status.each.iter().filter(|line| !free && line.owner == uid) {
+            for line in status.requests.iter().filter(|line| !free && line.owner == uid) {
                 for step in line.steps.iter().map(step) {
                     if !steps.contains(&step) {
                         steps.push(step);
@@ -256,7 +257,7 @@ impl Server {
                 program: status.program,
                 replaced: status.replaced,
                 frames: status.frames,
-                lines: status.each.iter().filter(|line| known(line.owner)).map(line).collect(),
+                lines: status.requests.iter().filter(|line| known(line.owner)).map(line).collect(),
                 steps,
                 rings: rings.map(describe_ring).collect(),
             }
@@ -271,8 +272,8 @@ impl Server {
     fn watch_paths(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         client.watches = true;
-        let uid = client.who.uid;
-        let status = self.registry.all().filter_map(|entry| entry.status(uid, &self.policy));
+        let uid = client.credentials.uid;
+        let status = self.registry.iter().filter_map(|entry| entry.status(uid, &self.policy));
         let event = |path| Event { event: "present".to_owned(), path };
         let value = |event| serde_json::to_value(event).unwrap_or_default();
         let replies = status.map(|path| (value(event(path)), Vec::new())).collect();
@@ -283,7 +284,7 @@ impl Server {
         &mut self,
         id: u64,
         wanted: Register,
-        descriptors: Vec<Foreign>,
+        descriptors: Vec<ForeignDescriptor>,
     ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.path.is_some() {
@@ -294,7 +295,7 @@ impl Server {
         let admissions = extract_admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local_socket::open_peer_pidfd(client.connection.as_fd()).map_err(gone)?;
-        let who = (client.who.uid, client.process);
+        let who = (client.credentials.uid, client.process);
         let entry = self.add_path(id, who, wanted)?;
         let number = entry.number;
         if let Err(error) = self.steps.announce(StepResource::Entry, "a path") {
@@ -341,7 +342,7 @@ impl Server {
         if client.connection.framing() != Framing::Packets {
             return Err(faults::needs_descriptors(PACKET_SOCKET));
         }
-        let uid = client.who.uid;
+        let uid = client.credentials.uid;
         let entry = self.registry.find(wanted, uid, &self.policy)?;
         if !entry.permits_connection(uid) {
             return Err(faults::not_yours(wanted, entry.uid));
@@ -352,8 +353,7 @@ impl Server {
             |client: &&mut Client| client.path.as_ref().is_some_and(|path| path.number == number);
         let worker = self.clients.values_mut().find(of_path);
         let worker = worker.and_then(|client| client.path.as_mut());
-        // The path has also ended if its process has closed the admission socket but has not exited
-        // yet.
+        // A process that has closed its admission socket is about to exit.
         let gone = || faults::no_such_path(wanted);
         let worker = worker.ok_or_else(gone)?;
         // Until the previous connection has been sent, the process is considered busy.
@@ -382,7 +382,7 @@ impl Server {
 /// one descriptor, which is also a packet socket.
 fn extract_admission_socket(
     client: &Client,
-    descriptors: Vec<Foreign>,
+    descriptors: Vec<ForeignDescriptor>,
 ) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKET_SOCKET));

@@ -6,7 +6,7 @@
 use crate::policy::{Policy, Visibility};
 use buffer::name::{Address, Error as NameError};
 use member::faults;
-use member::protocol::{LINE_MAX, Register, RegisteredPath};
+use member::protocol::{REQUEST_BYTES_MAX, Register, RegisteredPath};
 use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -109,13 +109,13 @@ impl Registry {
     }
 
     /// Iterates over all entries by ascending number.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &PathEntry> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PathEntry> {
         self.entries.values()
     }
 
     /// Returns the number of paths of a user.
     pub(crate) fn user_path_count(&self, uid: u32) -> u64 {
-        self.all().filter(|entry| entry.uid == uid).count() as u64
+        self.iter().filter(|entry| entry.uid == uid).count() as u64
     }
 
     /// Finds the path that user `uid` identifies by a number, a name, or `UID/NAME`. The user's own
@@ -140,7 +140,7 @@ impl Registry {
             return Ok(own);
         }
         let named = |entry: &&PathEntry| entry.name.as_deref() == Some(wanted);
-        let others: Vec<&PathEntry> = self.all().filter(named).filter(is_visible).collect();
+        let others: Vec<&PathEntry> = self.iter().filter(named).filter(is_visible).collect();
         match others[..] {
             [] => Err(unknown()),
             [only] => Ok(only),
@@ -152,7 +152,7 @@ impl Registry {
     }
 
     fn find_by_name(&self, uid: u32, name: &str) -> Option<&PathEntry> {
-        self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
+        self.iter().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
     /// Allocates the number `preferred` if it is free, or else the next free number.
@@ -200,8 +200,8 @@ impl PathEntry {
 fn check_request_text(line: &str) -> Result<(), Fault> {
     match () {
         () if line.is_empty() => Err(faults::refused("line", "it is empty")),
-        () if line.len() > LINE_MAX => {
-            Err(faults::refused("line", &format!("it is longer than {LINE_MAX} bytes")))
+        () if line.len() > REQUEST_BYTES_MAX => {
+            Err(faults::refused("line", &format!("it is longer than {REQUEST_BYTES_MAX} bytes")))
         }
         () if line.chars().any(|c| c.is_control() && !"\n\t".contains(c)) => {
             Err(faults::refused("line", "it contains control characters"))
@@ -288,7 +288,7 @@ mod tests {
             let refused = add_path(&mut registry, ALICE, test_registration(name));
             assert_eq!(refused, Err("io.streamline.Refused".to_owned()), "{name:?}");
         }
-        for line in [String::new(), "a\u{1b}[2Jb".to_owned(), "x".repeat(LINE_MAX + 1)] {
+        for line in [String::new(), "a\u{1b}[2Jb".to_owned(), "x".repeat(REQUEST_BYTES_MAX + 1)] {
             let refused =
                 add_path(&mut registry, ALICE, Register { line, ..test_registration("x") });
             assert_eq!(refused, Err("io.streamline.Refused".to_owned()));
@@ -299,7 +299,7 @@ mod tests {
         );
         let started = Some(2000);
         registry.add((1, 1), Register { started, ..test_registration("x") }, None, 1000).unwrap();
-        assert_eq!(registry.all().next().unwrap().started, 1000, "nobody began in the future");
+        assert_eq!(registry.iter().next().unwrap().started, 1000, "nobody began in the future");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Server {
             *self.per_user.entry(uid).or_default() += 1;
             let connection = Connection::new(connection, Framing::Packets);
             let mut client = Client::new(connection, who, peer.process);
-            (client.line, client.stored_state) = (RequestState::Running, Some(knows));
+            (client.request_state, client.stored_state) = (RequestState::Running, Some(knows));
             self.clients.insert(id, client);
             match (ended, knows) {
                 (Some(ended), _) => self.complete_detach(id, &ended, None),

@@ -64,10 +64,10 @@ pub(super) struct StoredDescriptors {
     pub(super) paths: Vec<StoredPath>,
     /// Descriptors of stored kernel requests (links, programs, maps and notes), each with its
     /// stored name.
-    pub(super) kernel: Vec<(String, OwnedFd)>,
+    pub(super) kernel_objects: Vec<(String, OwnedFd)>,
     /// Connection of each client with a kernel request, by client number. The name under which a
     /// connection is stored encodes the state of the request, which is stored here beside it.
-    pub(super) lines: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
+    pub(super) kernel_clients: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
 }
 
 /// The state of a kernel request according to the last reply that its client received or the last
@@ -100,7 +100,12 @@ impl KnownRequestState {
 /// that the path registers again. If the connection of a client is stored under two states, removes
 /// the connection under the earlier state from the store.
 pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
-    let StoredDescriptors { mut sockets, mut kernel, mut lines, .. } = StoredDescriptors::default();
+    let StoredDescriptors {
+        mut sockets,
+        kernel_objects: mut kernel,
+        kernel_clients: mut lines,
+        ..
+    } = StoredDescriptors::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
     for (name, descriptor) in given {
         if name.starts_with(PERSISTED_PREFIX) {
@@ -146,7 +151,12 @@ pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDe
             }
         }
     });
-    StoredDescriptors { paths: kept.collect(), sockets, kernel, lines }
+    StoredDescriptors {
+        paths: kept.collect(),
+        sockets,
+        kernel_objects: kernel,
+        kernel_clients: lines,
+    }
 }
 
 /// Reads the stored entry of a path.

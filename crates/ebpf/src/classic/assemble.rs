@@ -22,7 +22,7 @@ pub(super) enum PseudoInsn {
     /// A conditional jump to `yes` or `no`, depending on a comparison.
     Branch { compare: Comparison, yes: JumpLabel, no: JumpLabel },
     /// An unconditional jump to a label.
-    Goto(JumpLabel),
+    Jump(JumpLabel),
     /// Binds a label to the next instruction.
     Bind(JumpLabel),
 }
@@ -106,7 +106,7 @@ fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
         .iter()
         .flat_map(|line| match line {
             PseudoInsn::Branch { yes, no, .. } => vec![*yes, *no],
-            PseudoInsn::Goto(label) => vec![*label],
+            PseudoInsn::Jump(label) => vec![*label],
             _ => vec![],
         })
         .collect();
@@ -119,7 +119,7 @@ fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
         if !falls_in {
             continue;
         }
-        if let PseudoInsn::Goto(label) = line {
+        if let PseudoInsn::Jump(label) = line {
             let next =
                 lines[at + 1..].iter().take_while(|line| matches!(line, PseudoInsn::Bind(_)));
             if next.clone().any(|line| *line == PseudoInsn::Bind(*label)) {
@@ -134,7 +134,7 @@ fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
 
 fn ends_control_flow(line: PseudoInsn) -> bool {
     match line {
-        PseudoInsn::Goto(_) | PseudoInsn::Branch { .. } => true,
+        PseudoInsn::Jump(_) | PseudoInsn::Branch { .. } => true,
         PseudoInsn::NonBranching(instruction) => instruction.class() == code::RET,
         PseudoInsn::Bind(_) => false,
     }
@@ -199,7 +199,7 @@ fn write_instructions(
         match line {
             PseudoInsn::Bind(_) => {}
             PseudoInsn::NonBranching(instruction) => out.push(*instruction),
-            PseudoInsn::Goto(label) => out.push(jump(start, label)),
+            PseudoInsn::Jump(label) => out.push(jump(start, label)),
             PseudoInsn::Branch { compare: Comparison { op, with }, yes, no } => {
                 let near = |label: &JumpLabel| (places[label] - start - 1) as u8;
                 let [far_yes, far_no] = far[at];

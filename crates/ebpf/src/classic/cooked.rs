@@ -23,7 +23,7 @@ const ETHERTYPE_MIN: u32 = 0x0600;
 /// tagged frame.
 const ACCEPT_RETURN_VALUE: u32 = 0x0004_0000;
 
-/// The reason why a filter for cooked packets cannot be rewritten.
+/// A reason for which a filter for cooked packets cannot be rewritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CookedError {
     /// The link type is not `LINUX_SLL` or `LINUX_SLL2`.
@@ -71,7 +71,7 @@ pub fn rewrite_for_ethernet(
     link: LinkType,
 ) -> Result<Vec<Instruction>, CookedError> {
     let layout = cooked_layout(link).ok_or(CookedError::LinkType)?;
-    let mut rewritten = prologue();
+    let mut rewritten = accept_untested_frames();
     let mut positions = Vec::with_capacity(instructions.len());
     for instruction in instructions {
         positions.push(rewritten.len());
@@ -102,7 +102,7 @@ pub fn rewrite_for_ethernet(
 
 /// Returns the instructions, placed before the rewritten filter, that accept frames with a VLAN tag
 /// or with a length in place of an EtherType.
-fn prologue() -> Vec<Instruction> {
+fn accept_untested_frames() -> Vec<Instruction> {
     let compare = |operation: u16, k, jt, jf| {
         let code = code::JMP | operation | code::K;
         Instruction { code, jt, jf, k }

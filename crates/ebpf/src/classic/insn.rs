@@ -118,7 +118,7 @@ pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
 ];
 
 /// Names of arithmetic operations in listings. The operations have the same codes in eBPF.
-pub(super) const OPERATIONS: [(&str, Alu); 11] = [
+pub(super) const OPERATION_NAMES: [(&str, Alu); 11] = [
     ("add", Alu::Add),
     ("sub", Alu::Sub),
     ("mul", Alu::Mul),
@@ -138,7 +138,7 @@ pub(super) const COMPARISON_NAMES: [(&str, Cond); 4] =
 
 /// Returns the arithmetic operation of an opcode, or `None` if the opcode has none.
 pub(super) fn alu_operation(code: u16) -> Option<Alu> {
-    OPERATIONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
+    OPERATION_NAMES.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
 /// Returns the comparison of an opcode, or `None` if the opcode has none.
@@ -245,7 +245,7 @@ impl Instruction {
     fn format_alu(self) -> (&'static str, String) {
         use code::*;
         let k = self.k;
-        let known = OPERATIONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
+        let known = OPERATION_NAMES.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
         let operand = match known {
             None => return self.format_unknown(),
             Some((_, Alu::Neg)) => String::new(),

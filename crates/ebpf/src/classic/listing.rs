@@ -7,7 +7,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISON_NAMES, Instruction, OPERATIONS, code};
+use super::insn::{
+    ANCILLARY, ANCILLARY_NAMES, COMPARISON_NAMES, Instruction, OPERATION_NAMES, code,
+};
 use super::program::{ClassicProgram, InvalidProgram};
 
 /// A reason why a text is not a valid program listing.
@@ -126,7 +128,7 @@ fn parse_load(name: &str, operand: &str) -> Option<Instruction> {
 }
 
 fn parse_alu(name: &str, operand: &str) -> Option<Instruction> {
-    let (_, op) = OPERATIONS.iter().find(|(known, _)| *known == name)?;
+    let (_, op) = OPERATION_NAMES.iter().find(|(known, _)| *known == name)?;
     let op = *op as u16;
     Some(match operand {
         _ if op == code::NEG => Instruction::non_branching(code::ALU | op, 0),

@@ -17,7 +17,7 @@ pub mod insn;
 pub mod kernel;
 mod link;
 mod listing;
-mod numbers;
+mod numeric_form;
 mod program;
 mod run;
 
@@ -29,6 +29,6 @@ pub use expression::{
 pub use insn::Instruction;
 pub use link::LinkType;
 pub use listing::ListingError;
-pub use numbers::{is_numeric_program, parse_numeric_program, write_numeric_program};
+pub use numeric_form::{is_numeric_program, parse_numeric_program, write_numeric_program};
 pub use program::{ClassicProgram, INSTRUCTIONS_MAX, InvalidProgram, MEMORY_WORDS};
 pub use run::{BACKWARD_JUMPS_MAX, ClassicMetadata, VlanTag};

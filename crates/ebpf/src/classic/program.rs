@@ -39,31 +39,31 @@ pub enum InvalidProgram {
         length: usize,
     },
     /// An opcode is unknown.
-    Code {
+    UnknownOpcode {
         /// Index of the instruction with the unknown opcode.
         at: usize,
         /// The unknown opcode.
         code: u16,
     },
     /// A jump target is outside the program.
-    Target {
+    JumpTarget {
         /// Index of the jump whose target is outside the program.
         at: usize,
     },
     /// An instruction uses a scratch word that does not exist.
-    Memory {
+    ScratchWord {
         /// Index of the instruction that uses a nonexistent scratch word.
         at: usize,
         /// Number of the scratch word that does not exist.
         word: u32,
     },
     /// A constant divisor is zero.
-    Divisor {
+    ZeroDivisor {
         /// Index of the instruction that divides by the constant zero.
         at: usize,
     },
     /// A constant shift exceeds 31 bits.
-    Shift {
+    ShiftTooLarge {
         /// Index of the instruction that shifts by too many bits.
         at: usize,
     },
@@ -87,7 +87,7 @@ impl ClassicProgram {
         for (at, &instruction) in instructions.iter().enumerate() {
             has_loop |= validate_instruction(instruction, at, length)?;
             let op = DecodedInsn::decode(instruction, at)
-                .ok_or(InvalidProgram::Code { at, code: instruction.code })?;
+                .ok_or(InvalidProgram::UnknownOpcode { at, code: instruction.code })?;
             ops.push(op);
         }
         Ok(Self { instructions, ops, has_loop })
@@ -113,25 +113,25 @@ fn validate_instruction(
     use code::*;
     let k = instruction.k;
     match instruction.class() {
-        ST | STX if k >= MEMORY_WORDS => Err(InvalidProgram::Memory { at, word: k }),
+        ST | STX if k >= MEMORY_WORDS => Err(InvalidProgram::ScratchWord { at, word: k }),
         LD | LDX if instruction.code & 0xe0 == MEM && k >= MEMORY_WORDS => {
-            Err(InvalidProgram::Memory { at, word: k })
+            Err(InvalidProgram::ScratchWord { at, word: k })
         }
         ALU if instruction.code & X == 0 => match instruction.code & 0xf0 {
-            DIV | MOD if k == 0 => Err(InvalidProgram::Divisor { at }),
-            LSH | RSH if k > 31 => Err(InvalidProgram::Shift { at }),
+            DIV | MOD if k == 0 => Err(InvalidProgram::ZeroDivisor { at }),
+            LSH | RSH if k > 31 => Err(InvalidProgram::ShiftTooLarge { at }),
             _ => Ok(false),
         },
         JMP if instruction.is_comparison() => {
             let far = usize::from(instruction.jt.max(instruction.jf));
-            if at + 1 + far < length { Ok(false) } else { Err(InvalidProgram::Target { at }) }
+            if at + 1 + far < length { Ok(false) } else { Err(InvalidProgram::JumpTarget { at }) }
         }
         JMP => {
             let target = at as i64 + 1 + i64::from(k as i32);
             if (0..length as i64).contains(&target) {
                 Ok(target <= at as i64)
             } else {
-                Err(InvalidProgram::Target { at })
+                Err(InvalidProgram::JumpTarget { at })
             }
         }
         _ => Ok(false),
@@ -162,13 +162,15 @@ impl fmt::Display for InvalidProgram {
             Self::TooLong { length } => {
                 write!(f, "{length} instructions, more than the {INSTRUCTIONS_MAX} of a program")
             }
-            Self::Code { at, code } => write!(f, "instruction {at} has unknown code {code:#x}"),
-            Self::Target { at } => write!(f, "the jump at {at} leaves the program"),
-            Self::Memory { at, word } => {
+            Self::UnknownOpcode { at, code } => {
+                write!(f, "instruction {at} has unknown code {code:#x}")
+            }
+            Self::JumpTarget { at } => write!(f, "the jump at {at} leaves the program"),
+            Self::ScratchWord { at, word } => {
                 write!(f, "instruction {at} uses scratch word {word} of {MEMORY_WORDS}")
             }
-            Self::Divisor { at } => write!(f, "instruction {at} divides by zero"),
-            Self::Shift { at } => write!(f, "instruction {at} shifts by more than 31 bits"),
+            Self::ZeroDivisor { at } => write!(f, "instruction {at} divides by zero"),
+            Self::ShiftTooLarge { at } => write!(f, "instruction {at} shifts by more than 31 bits"),
             Self::NoReturn => write!(f, "the last instruction does not return"),
         }
     }
@@ -194,29 +196,29 @@ mod tests {
         assert_eq!(ClassicProgram::new(vec![ret, load]).unwrap_err(), InvalidProgram::NoReturn);
         assert_eq!(
             refused(Instruction::non_branching(0xfff8, 0)),
-            InvalidProgram::Code { at: 0, code: 0xfff8 }
+            InvalidProgram::UnknownOpcode { at: 0, code: 0xfff8 }
         );
-        let memory = InvalidProgram::Memory { at: 0, word: 16 };
+        let memory = InvalidProgram::ScratchWord { at: 0, word: 16 };
         assert_eq!(refused(Instruction::non_branching(ST, 16)), memory);
         assert_eq!(refused(Instruction::non_branching(LD | MEM, 16)), memory);
         assert_eq!(
             refused(Instruction::non_branching(ALU | DIV | K, 0)),
-            InvalidProgram::Divisor { at: 0 }
+            InvalidProgram::ZeroDivisor { at: 0 }
         );
         assert_eq!(
             refused(Instruction::non_branching(ALU | LSH | K, 32)),
-            InvalidProgram::Shift { at: 0 }
+            InvalidProgram::ShiftTooLarge { at: 0 }
         );
         assert_eq!(
             refused(Instruction::non_branching(JMP | JA, 1)),
-            InvalidProgram::Target { at: 0 }
+            InvalidProgram::JumpTarget { at: 0 }
         );
         assert_eq!(
             refused(Instruction::non_branching(JMP | JA, -2i32 as u32)),
-            InvalidProgram::Target { at: 0 }
+            InvalidProgram::JumpTarget { at: 0 }
         );
         let jump = Instruction { code: JMP | JEQ | K, jt: 0, jf: 1, k: 0 };
-        assert_eq!(refused(jump), InvalidProgram::Target { at: 0 });
+        assert_eq!(refused(jump), InvalidProgram::JumpTarget { at: 0 });
     }
 
     #[test]

@@ -36,12 +36,12 @@ pub(super) struct Builder {
     pub(super) asm: Assembler,
     unfit: Option<UnfitReason>,
     /// Number of bytes of the program's stack that slots in use occupy.
-    pub(super) top: SlotDepth,
+    pub(super) stack_used: SlotDepth,
     /// Maximum number of stack bytes used so far in the current part of the program.
-    pub(super) used: SlotDepth,
+    pub(super) stack_max: SlotDepth,
     /// For each of r0 to r5, the stack slot whose value the register contains, or `None` if the
     /// register contains anything else.
-    pub(super) held: [Option<SlotDepth>; 6],
+    pub(super) slot_in_register: [Option<SlotDepth>; 6],
     stubs: Vec<ExitStub>,
     /// For each position variable, its maximum distance from the frame's first byte, and the
     /// `epoch` in which it was set.
@@ -50,7 +50,7 @@ pub(super) struct Builder {
     /// frame, a reset of the verifier's state, or a new part.
     pub(super) epoch: u16,
     /// True if r9 may no longer contain the address of this processor's region of a tap's memory.
-    pub(super) region_lost: bool,
+    pub(super) is_region_lost: bool,
     /// Final action on each frame of a counting program (a tap or a redirecting program); `None`
     /// for other programs.
     frame_end: Option<FrameEnd>,
@@ -59,7 +59,7 @@ pub(super) struct Builder {
     /// length.
     redirects: bool,
     /// True if the program redirects frames to another interface.
-    pub(super) sends: bool,
+    pub(super) redirects_to_interface: bool,
     /// True while XDP code is emitted for frames whose tag the driver has removed.
     pub(super) is_tag_out: bool,
     /// Number of stack bytes that are never released.
@@ -211,12 +211,12 @@ impl Builder {
 
     pub(super) fn bind(&mut self, label: Label) {
         self.asm.bind(label);
-        self.held = [None; 6];
+        self.slot_in_register = [None; 6];
     }
 
     /// Returns the number of the map for the current filter's state of `size` bytes. Adds the map
     /// to the program if it is missing.
-    pub(super) fn state(&mut self, size: u16) -> u32 {
+    pub(super) fn state_map(&mut self, size: u16) -> u32 {
         // A filter that appears at two places of a program has one state.
         let own = |table: &ProgramMap| match table {
             ProgramMap::State(word, bytes) => (*word, *bytes) == (self.filter, size),
@@ -232,7 +232,7 @@ impl Builder {
 
     /// Marks the contents of r0 to r5 as unknown.
     pub(super) fn invalidate_registers(&mut self) {
-        self.held = [None; 6];
+        self.slot_in_register = [None; 6];
     }
 
     /// Records the reason why the request cannot become a program, unless one is already recorded.

@@ -106,7 +106,7 @@ struct Translation<'b> {
     /// constant, the label of the exit for this constant.
     labels: Vec<Label>,
     /// For each instruction, true if it returns a constant.
-    answers: Vec<bool>,
+    returns_constant: Vec<bool>,
     /// For each instruction, the facts before it, or `None` if no path has reached it so far.
     known: Vec<Option<KnownFacts>>,
     x: SlotDepth,
@@ -127,19 +127,30 @@ impl<'b> Translation<'b> {
         let deepest = instructions.iter().filter(|i| uses_memory(**i)).map(|i| i.k & 15).max();
         let count = deepest.map_or(0, |deepest| deepest as SlotDepth + 1);
         let words = b.allocate_slots(count);
-        b.held = [None; 6];
-        b.region_lost = true;
+        b.slot_in_register = [None; 6];
+        b.is_region_lost = true;
         b.asm.push(Insn::mov(R9, 0));
         b.asm.push(Insn::store(Size::DW, R10, -x, R9));
         for word in 0..count {
             b.asm.push(Insn::store(Size::DW, R10, word * 8 - words, R9));
         }
         let answers = vec![false; instructions.len()];
-        Self { b, yes, no, labels, answers, known, x, scratch, words, now: KnownFacts::START }
+        Self {
+            b,
+            yes,
+            no,
+            labels,
+            returns_constant: answers,
+            known,
+            x,
+            scratch,
+            words,
+            now: KnownFacts::START,
+        }
     }
 
     fn translate(mut self, instructions: &[Instruction]) {
-        let answers = self.labels.iter_mut().zip(&mut self.answers).zip(instructions);
+        let answers = self.labels.iter_mut().zip(&mut self.returns_constant).zip(instructions);
         for ((label, answer), i) in answers {
             if i.class() == code::RET && i.code & 0x18 != code::A {
                 *label = if i.k == 0 { self.no } else { self.yes };
@@ -150,7 +161,8 @@ impl<'b> Translation<'b> {
             // Jumps go forward, so all predecessors are done.
             let Some(known) = self.known.get(at).copied().flatten() else { continue };
             self.now = known;
-            if let (Some(label), Some(false)) = (self.labels.get(at), self.answers.get(at)) {
+            if let (Some(label), Some(false)) = (self.labels.get(at), self.returns_constant.get(at))
+            {
                 self.b.bind(*label);
             }
             match instruction.class() {
@@ -171,7 +183,7 @@ impl<'b> Translation<'b> {
     /// which control may continue. Does nothing for an instruction that returns a constant, because
     /// a jump to it becomes a jump to its exit.
     fn merge_facts(&mut self, at: usize) {
-        if self.answers.get(at).copied().unwrap_or(true) {
+        if self.returns_constant.get(at).copied().unwrap_or(true) {
             return;
         }
         let now = self.now;
@@ -214,7 +226,7 @@ impl<'b> Translation<'b> {
     }
 
     fn translate_length(&mut self, into_x: bool) -> u32 {
-        self.b.frame_length();
+        self.b.emit_frame_length();
         if !into_x {
             self.push(Insn::mov(R9, R0));
         }
@@ -406,7 +418,7 @@ impl<'b> Translation<'b> {
     /// Lets control continue at instruction `next`, which directly follows the current one. Emits a
     /// jump only if `next` returns a constant, because the exit for this constant is elsewhere.
     fn fall_through(&mut self, next: usize) {
-        match self.answers.get(next) {
+        match self.returns_constant.get(next) {
             Some(true) => self.emit_jump_to_instruction(next),
             _ => self.merge_facts(next),
         }

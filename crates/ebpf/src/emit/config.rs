@@ -32,7 +32,7 @@ pub struct Tap {
     pub wake: WakePolicy,
     /// True if the program observes frames that this host sends, false if it observes received
     /// frames.
-    pub sent: bool,
+    pub observes_sent: bool,
 }
 
 /// The doorbell policy: the three cases in which a frame triggers a doorbell. In the first case,
@@ -52,9 +52,9 @@ pub struct WakePolicy {
     /// Number of bytes written since the last doorbell that triggers the next doorbell.
     pub bytes: u32,
     /// Number of frames written since the last doorbell that triggers the next doorbell.
-    pub most: u32,
+    pub frames: u32,
     /// The processes that a doorbell wakes.
-    pub wakes: WakeupTarget,
+    pub target: WakeupTarget,
 }
 
 /// The processes that a doorbell wakes. A wakeup sends an interrupt to the same processor, which
@@ -81,7 +81,7 @@ pub struct FusedTap {
     pub cpus: u32,
     /// True if the program observes frames that this host sends, false if it observes received
     /// frames. Ignored at a cgroup, where the context of each packet states its direction.
-    pub sent: bool,
+    pub observes_sent: bool,
     /// At a cgroup, the user whose packets are delivered. `None` at other hooks.
     pub user: Option<UserSocketsConfig>,
     /// Layout of the program's scratch memory, which is in the first of the maps that the caller
@@ -95,7 +95,7 @@ pub struct FusedTap {
     /// Index of the mark ([`Scope::mark`](crate::emit::Scope::mark)) with which the body withholds
     /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
     /// receives every frame.
-    pub taken: Option<u16>,
+    pub withheld_mark: Option<u16>,
     /// Layout of the memory words with which user space opens and closes switched exits, or `None`
     /// if the program has no switched exits.
     pub switches: Option<SwitchLayout>,
@@ -112,7 +112,7 @@ pub struct Egress {
     pub mark: u16,
     /// Index of the tally ([`Scope::tally`](crate::emit::Scope::tally)) that counts the copies that
     /// could not be sent.
-    pub failed: u16,
+    pub failed_tally: u16,
 }
 
 /// The layout of a program's scratch memory, which includes its marks and tallies, as byte offsets
@@ -189,7 +189,7 @@ impl Scratch {
     /// Returns the scratch memory layout of a tap for one request, in the first page of the tap's
     /// rings, for regions of `stride` bytes. The tallies occupy the rest of a region, up to the
     /// maximum 16-bit offset.
-    pub(super) const fn plain(stride: u32) -> Self {
+    pub(super) const fn for_single_request(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
         let tallies_max = (end.saturating_sub(offset::TALLIES as u32) / 16) as u16;
@@ -260,7 +260,7 @@ impl FusedTap {
     }
 
     /// Returns true if all memory of the tap, except the doorbell, is in one map.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn uses_one_map(&self) -> bool {
         let here =
             |owner: &FrameRing| owner.map == 0 && owner.pointer_rings.iter().all(|o| o.map == 0);
         self.rings.iter().all(here)
@@ -269,8 +269,17 @@ impl FusedTap {
 
 impl From<&Tap> for FusedTap {
     fn from(tap: &Tap) -> Self {
-        let Tap { cpus, stride, pointers_at, pointers, records_at, bytes, record_max, wake, sent } =
-            *tap;
+        let Tap {
+            cpus,
+            stride,
+            pointers_at,
+            pointers,
+            records_at,
+            bytes,
+            record_max,
+            wake,
+            observes_sent: sent,
+        } = *tap;
         let outlet = PointerRing { map: 0, doorbell_map: 1, stride, pointers_at, pointers, wake };
         let owner = FrameRing {
             map: 0,
@@ -283,12 +292,12 @@ impl From<&Tap> for FusedTap {
         let scratch = Scratch { stride, ..Scratch::SINGLE_REQUEST };
         Self {
             cpus,
-            sent,
+            observes_sent: sent,
             user: None,
             scratch,
             rings: vec![owner],
             egresses: Vec::new(),
-            taken: None,
+            withheld_mark: None,
             switches: None,
         }
     }
@@ -311,7 +320,7 @@ pub struct Delivery {
     pub shared: bool,
     /// Index of the tally, a pair of counters, for frames that could not be copied; `None` if such
     /// frames are not counted.
-    pub failed: Option<u16>,
+    pub failed_tally: Option<u16>,
 }
 
 impl Delivery {
@@ -359,7 +368,7 @@ impl Redirect {
     /// Returns the layout of the memory that contains the program's counters.
     #[must_use]
     pub const fn scratch(&self) -> Scratch {
-        Scratch::plain(self.stride)
+        Scratch::for_single_request(self.stride)
     }
 }
 

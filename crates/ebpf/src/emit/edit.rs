@@ -39,9 +39,9 @@ pub enum ChecksumCoverage {
 }
 
 /// `BPF_F_PSEUDO_HDR`: the edited number is part of the pseudo header.
-const PSEUDO: i32 = 0x10;
+const BPF_F_PSEUDO_HDR: i32 = 0x10;
 /// `BPF_F_MARK_MANGLED_0`: a checksum of 0 means that the packet has no checksum.
-const ABSENT: i32 = 0x20;
+const BPF_F_MARK_MANGLED_0: i32 = 0x20;
 
 /// The layers of a frame in a form that stays valid after edits.
 #[derive(Clone, Copy, Debug)]
@@ -77,11 +77,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let base = match at.base {
             PosBase::Frame => Value::Const(0),
             PosBase::Slot(_) => {
-                b.fetch_distance(FramePos { off: 0, ..at }, R0);
+                b.fetch_distance(FramePos { offset: 0, ..at }, R0);
                 Value::Num(b.store_in_new_slot(R0))
             }
         };
-        FrameOffset { base, off: at.off, reach: at.reach }
+        FrameOffset { base, off: at.offset, reach: at.reach }
     }
 
     /// Converts an offset to a position in the frame as edited so far.
@@ -90,12 +90,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let epoch = self.builder().epoch;
         let frame = FramePos { epoch, ..FramePos::START };
         match offset.base {
-            Value::Const(_) => FramePos { off: offset.off, reach: offset.off.into(), ..frame },
+            Value::Const(_) => FramePos { offset: offset.off, reach: offset.off.into(), ..frame },
             Value::Num(num) => {
                 let max = offset.reach.saturating_sub(offset.off.into());
                 let max = u16::try_from(max).unwrap_or(u16::MAX);
                 let base = self.builder().move_position_by(frame, num, max, unsure);
-                FramePos { off: offset.off, reach: base.reach + u32::from(offset.off), ..base }
+                FramePos { offset: offset.off, reach: base.reach + u32::from(offset.off), ..base }
             }
         }
     }
@@ -144,7 +144,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Makes the frame writable up to `end` at tc. If this fails, the block takes the `unsure`
     /// exit. At XDP, frames are always writable.
     pub fn make_writable(&mut self, end: FrameOffset<'s>) {
-        if !self.may_edit() {
+        if !self.check_editable() {
             return;
         }
         if self.hook() == Hook::Tc {
@@ -204,7 +204,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         covers: ChecksumCoverage,
         (old, new): (Num<'s>, Value<'s>),
     ) {
-        if !self.may_edit() {
+        if !self.check_editable() {
             return;
         }
         if self.hook() == Hook::Xdp {
@@ -214,8 +214,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let (helper, flags) = match covers {
             ChecksumCoverage::Header => (Helper::L3ChecksumReplace, size),
             ChecksumCoverage::Transport { pseudo, may_be_absent } => {
-                let pseudo = if pseudo { PSEUDO } else { 0 };
-                let absent = if may_be_absent { ABSENT } else { 0 };
+                let pseudo = if pseudo { BPF_F_PSEUDO_HDR } else { 0 };
+                let absent = if may_be_absent { BPF_F_MARK_MANGLED_0 } else { 0 };
                 (Helper::L4ChecksumReplace, size | pseudo | absent)
             }
         };
@@ -236,7 +236,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits code that removes the frame's bytes before `first`. At least 14 bytes must remain.
     /// Works at XDP only, because tc needs the link header.
     pub fn remove_before(&mut self, first: FrameOffset<'s>) {
-        if !self.may_edit() {
+        if !self.check_editable() {
             return;
         }
         if self.hook() != Hook::Xdp {
@@ -254,7 +254,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits code that removes the outermost VLAN tag, which is either inline or in the skb. Works
     /// at tc only.
     pub fn pop_tag(&mut self) {
-        if !self.may_edit() {
+        if !self.check_editable() {
             return;
         }
         let b = self.builder();
@@ -268,7 +268,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    fn may_edit(&mut self) -> bool {
+    fn check_editable(&mut self) -> bool {
         let target = self.builder().target;
         let why = match target.hook {
             Hook::Socket => "a socket filter cannot change frames",
@@ -307,7 +307,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         load: impl FnOnce(&mut Builder),
         store: impl FnOnce(&mut Builder, Reg, i16),
     ) {
-        if !self.may_edit() {
+        if !self.check_editable() {
             return;
         }
         let end = to.reach + u32::from(length);

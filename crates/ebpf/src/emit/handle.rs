@@ -49,7 +49,7 @@ impl<'s> From<Num<'s>> for Value<'s> {
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
     /// Constant number of bytes between the base of the position and the position.
-    pub(super) off: u16,
+    pub(super) offset: u16,
     /// Upper bound of the position's distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
     /// Value of the builder's `epoch` when the position was computed. The position is invalid in
@@ -63,8 +63,14 @@ pub struct FramePos<'s> {
 
 impl FramePos<'_> {
     /// The first byte of an unedited frame.
-    pub(super) const START: Self =
-        Self { base: PosBase::Frame, off: 0, reach: 0, epoch: 0, usual: None, brand: PhantomData };
+    pub(super) const START: Self = Self {
+        base: PosBase::Frame,
+        offset: 0,
+        reach: 0,
+        epoch: 0,
+        usual: None,
+        brand: PhantomData,
+    };
 }
 
 /// An offset in bytes from the first byte of the frame, which may be computed. Unlike a
@@ -160,7 +166,7 @@ pub struct Layers<'s> {
     pub tags: u8,
     /// True if the frame begins with its link header: false at hooks without link headers, and
     /// after a twin has removed the header.
-    pub linked: bool,
+    pub has_link_header: bool,
 }
 
 /// Layer 4 of a frame, as announced by the IP header.

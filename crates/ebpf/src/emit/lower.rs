@@ -56,27 +56,30 @@ impl Builder {
     /// the number in it.
     pub(super) fn store_in_new_slot<'s>(&mut self, from: Reg) -> Num<'s> {
         let slot = self.allocate_slots(1);
-        self.put(slot, from);
+        self.store_in_slot(slot, from);
         Num { slot, brand: Brand::default() }
     }
 
     /// Emits code that stores the register `from` in a stack slot.
-    pub(super) fn put(&mut self, slot: SlotDepth, from: Reg) {
+    pub(super) fn store_in_slot(&mut self, slot: SlotDepth, from: Reg) {
         self.asm.push(Insn::store(Size::DW, R10, -slot, from));
-        self.held.iter_mut().filter(|held| **held == Some(slot)).for_each(|held| *held = None);
+        self.slot_in_register
+            .iter_mut()
+            .filter(|held| **held == Some(slot))
+            .for_each(|held| *held = None);
         self.set_register_slot(from, Some(slot));
     }
 
     /// Allocates `count` stack slots one after another. Returns the deepest one, at which they
     /// begin.
     pub(super) fn allocate_slots(&mut self, count: SlotDepth) -> SlotDepth {
-        if count > (STACK_BYTES - self.top) / 8 {
+        if count > (STACK_BYTES - self.stack_used) / 8 {
             self.refuse(UnfitReason::new("its values need more than 512 bytes of stack"));
             return STACK_BYTES;
         }
-        self.top += count * 8;
-        self.used = self.used.max(self.top);
-        self.top
+        self.stack_used += count * 8;
+        self.stack_max = self.stack_max.max(self.stack_used);
+        self.stack_used
     }
 
     /// Allocates stack slots, one after another, for `length` bytes that the program writes with
@@ -93,7 +96,7 @@ impl Builder {
     /// these slots that the program has used before.
     fn allocate_bytes_with_reuse(&mut self, length: u16) -> (SlotDepth, RangeInclusive<SlotDepth>) {
         let count = SlotDepth::try_from(length.div_ceil(8)).unwrap_or(SlotDepth::MAX).max(1);
-        let (first, used) = (self.top + 8, self.used);
+        let (first, used) = (self.stack_used + 8, self.stack_max);
         let slot = self.allocate_slots(count);
         (slot, first..=slot.min(used))
     }
@@ -109,19 +112,19 @@ impl Builder {
     }
 
     fn find_slot_register(&self, slot: SlotDepth) -> Option<Reg> {
-        let index = self.held.iter().position(|held| *held == Some(slot))?;
+        let index = self.slot_in_register.iter().position(|held| *held == Some(slot))?;
         Reg::new(u8::try_from(index).ok()?)
     }
 
     pub(super) fn set_register_slot(&mut self, reg: Reg, slot: Option<SlotDepth>) {
-        if let Some(held) = self.held.get_mut(usize::from(reg.number())) {
+        if let Some(held) = self.slot_in_register.get_mut(usize::from(reg.number())) {
             *held = slot;
         }
     }
 
     pub(super) fn call(&mut self, helper: Helper) {
         self.asm.push(Insn::call(helper));
-        self.held = [None; 6];
+        self.slot_in_register = [None; 6];
     }
 
     // ---- positions
@@ -153,8 +156,8 @@ impl Builder {
             PosBase::Frame if self.positions_are_offsets() => self.asm.push(Insn::mov(to, 0)),
             PosBase::Frame => self.asm.push(Insn::mov(to, R7)),
         }
-        if at.off > 0 {
-            self.asm.push(Insn::alu(Alu::Add, to, i32::from(at.off)));
+        if at.offset > 0 {
+            self.asm.push(Insn::alu(Alu::Add, to, i32::from(at.offset)));
         }
         self.set_register_slot(to, None);
     }
@@ -163,7 +166,7 @@ impl Builder {
     /// register `to`.
     pub(super) fn fetch_distance(&mut self, at: FramePos<'_>, to: Reg) {
         match at.base {
-            PosBase::Frame => self.asm.push(Insn::mov(to, i32::from(at.off))),
+            PosBase::Frame => self.asm.push(Insn::mov(to, i32::from(at.offset))),
             PosBase::Slot(_) => {
                 self.fetch_position(at, to);
                 if !self.positions_are_offsets() {
@@ -179,7 +182,7 @@ impl Builder {
     pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);
-        let last = u32::from(at.off) + u32::from(length);
+        let last = u32::from(at.offset) + u32::from(length);
         if end > PACKET_OFFSET_MAX || last > i16::MAX.unsigned_abs().into() {
             self.refuse(offset_too_far_error());
         }
@@ -236,7 +239,7 @@ impl Builder {
     ) {
         let (slow, done) = to;
         let direct = self.target.hardened && self.target.hook == Hook::Tc;
-        let begin = at.usual.and_then(|usual| usual.checked_add(at.off)).filter(|_| direct);
+        let begin = at.usual.and_then(|usual| usual.checked_add(at.offset)).filter(|_| direct);
         let end = begin.and_then(|begin| begin.checked_add(length.next_multiple_of(8)));
         let (Some(begin), Some(_)) = (begin, end.filter(|end| *end <= i16::MAX.cast_unsigned()))
         else {
@@ -265,7 +268,7 @@ impl Builder {
                     PosBase::Frame => R7,
                     PosBase::Slot(slot) => self.fetch_slot_register(slot, R1),
                 };
-                self.asm.push(Insn::load(size, R0, base, at.off.cast_signed() + off));
+                self.asm.push(Insn::load(size, R0, base, at.offset.cast_signed() + off));
             }
         }
         self.convert_byte_order(size, R0);
@@ -312,7 +315,7 @@ impl Builder {
 
     pub(super) fn set_position(&mut self, var: FramePosVar<'_>, at: FramePos<'_>) {
         self.fetch_position(at, R1);
-        self.put(var.slot, R1);
+        self.store_in_slot(var.slot, R1);
         let now = self.epoch;
         if let Some((reach, epoch)) = self.position_reaches.get_mut(var.reach) {
             *reach = at.reach.max(*reach);
@@ -328,6 +331,13 @@ impl Builder {
             .get(var.reach)
             .copied()
             .unwrap_or((PACKET_OFFSET_MAX, self.epoch));
-        FramePos { base: PosBase::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }
+        FramePos {
+            base: PosBase::Slot(slot),
+            offset: 0,
+            reach,
+            epoch,
+            usual: None,
+            brand: var.brand,
+        }
     }
 }

@@ -20,13 +20,13 @@ pub(super) enum ProgramMap {
     /// part.
     Rows,
     /// The program array through which tail calls enter the parts of a program.
-    Links,
+    PartPrograms,
 }
 
 impl ProgramMap {
     /// Returns the parameters with which the loader must create this map. `filters` are the filters
     /// of the program, and `parts` is the number of its continuations.
-    pub(super) fn spec(self, filters: &[FilterSpan], parts: usize) -> MapSpec {
+    pub(super) fn map_spec(self, filters: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(index, size) => {
                 let filter = index.and_then(|index| filters.get(index));
@@ -34,7 +34,7 @@ impl ProgramMap {
                 MapSpec { state_of: index, ..MapSpec::array(filter, size.into()) }
             }
             Self::Rows => MapSpec::array("rows", (PROCESSORS_MAX << ROW_SIZE_LOG2).cast_unsigned()),
-            Self::Links => {
+            Self::PartPrograms => {
                 let programs = u32::try_from(parts).unwrap_or(u32::MAX);
                 MapSpec { mappable: false, programs, ..MapSpec::array("parts", 4) }
             }

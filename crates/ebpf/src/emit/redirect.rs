@@ -89,9 +89,9 @@ pub fn redirect(
 const SOCKET_MAP_NUMBER: u32 = FIRST_CALLER_MAP + 2;
 
 /// XDP_DROP: drop the frame.
-const DROP: i32 = 1;
+const XDP_DROP: i32 = 1;
 /// XDP_REDIRECT: redirect the frame.
-const REDIRECT: i32 = 4;
+const XDP_REDIRECT: i32 = 4;
 
 impl Scope<'_, '_> {
     /// Emits code that marks the frame to be redirected to the interface with this index, instead
@@ -104,7 +104,7 @@ impl Scope<'_, '_> {
         }
         let b = self.builder();
         b.restore_region_register();
-        b.sends = true;
+        b.redirects_to_interface = true;
         b.asm.push(Insn::store(Size::W, R9, offset::INTERFACE, interface.cast_signed()));
     }
 }
@@ -154,7 +154,7 @@ impl Builder {
     pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
         self.restore_region_register();
-        if self.sends {
+        if self.redirects_to_interface {
             self.emit_interface_redirect();
         }
         if !deliveries.is_empty() {
@@ -163,16 +163,16 @@ impl Builder {
             self.write_headroom(redirect, deliveries, failed);
             self.asm.push_wide(Insn::load_map(R1, SOCKET_MAP_NUMBER));
             self.asm.push(Insn::load(Size::W, R2, R6, xdp::QUEUE));
-            self.asm.push(Insn::mov(R3, DROP));
+            self.asm.push(Insn::mov(R3, XDP_DROP));
             self.asm.push(Insn::call(Helper::RedirectMap));
-            self.asm.jump_if(Cond::Ne, R0, REDIRECT, failed);
+            self.asm.jump_if(Cond::Ne, R0, XDP_REDIRECT, failed);
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
-            self.add_to_word(R9, offset::FAILED, 1);
+            self.add_to_word(R9, offset::FAILED_COPIES, 1);
             self.count_failed_deliveries(redirect.scratch(), offset::DELIVERY_BITS, deliveries);
         }
         self.asm.bind(drop);
-        self.asm.exit_with(DROP);
+        self.asm.exit_with(XDP_DROP);
     }
 
     /// Emits the redirect to the interface that the body has named. If the body has named none,
@@ -198,7 +198,7 @@ impl Builder {
         let count = u32::from(redirect.deliveries);
         let bytes = headroom::total_size(count).cast_signed();
         let place = |at: u32| i16::try_from(at).unwrap_or(i16::MAX);
-        self.frame_length();
+        self.emit_frame_length();
         let inside = self.asm.label();
         let asm = &mut self.asm;
         if redirect.tag_kfunc.is_some() {

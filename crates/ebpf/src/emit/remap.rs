@@ -18,14 +18,15 @@ pub(super) fn map_slots(
         };
         FramePos {
             base,
-            off: at.off,
+            offset: at.offset,
             reach: at.reach,
             epoch: at.epoch,
             usual: at.usual,
             brand: Brand::default(),
         }
     };
-    let Layers { frame, at: view, class, length, next, l3, l4, tags, linked } = answer.layers;
+    let Layers { frame, at: view, class, length, next, l3, l4, tags, has_link_header: linked } =
+        answer.layers;
     let (frame, view, l3) = (at(frame), at(view), l3.map(&mut at));
     let l4 = l4.map(|l4| (at(l4.at), l4.protocol.slot, l4.length.slot));
     let mut value = |value: Value<'_>| match value {
@@ -47,7 +48,7 @@ pub(super) fn map_slots(
                 length: num(f(length)),
             }),
             tags,
-            linked,
+            has_link_header: linked,
         },
     }
 }

@@ -29,7 +29,7 @@ pub mod offset {
     /// current frame (eight bytes).
     pub const DELIVERY_BITS: i16 = HEADS + 8 * super::READERS_MAX as i16;
     /// Offset of the number of frames that the program could not copy into the ring (eight bytes).
-    pub const FAILED: i16 = DELIVERY_BITS + 8;
+    pub const FAILED_COPIES: i16 = DELIVERY_BITS + 8;
     /// Offset of the number of frames written since the last doorbell (eight bytes).
     pub const FRAMES_SINCE_DOORBELL: i16 = DELIVERY_BITS + 16;
     /// Offset of the monotonic time of the last doorbell, in ns (eight bytes).
@@ -46,7 +46,7 @@ pub mod offset {
     pub const VIEWS: i16 = DELIVERY_BITS + 64;
     /// Offset of the counts of pointers written, one per exit that shares a reader (eight bytes
     /// each). Used only in a map that contains neither scratch memory nor tallies.
-    pub const COUNTS: i16 = VIEWS;
+    pub const EXIT_POINTER_COUNTS: i16 = VIEWS;
     /// Offset of the index of the interface to which the frame is redirected (four bytes). The
     /// index is 0 if the frame is not redirected to an interface.
     pub const INTERFACE: i16 = DELIVERY_BITS + 56;
@@ -54,7 +54,7 @@ pub mod offset {
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
     /// Size in bytes of the page at the beginning of a region, which contains the fields of this
     /// module.
-    pub const END: i16 = 4096;
+    pub const PAGE_SIZE: i16 = 4096;
 }
 
 /// Byte offsets of the fields in the header of a record, which precedes the frame. In parentheses,
@@ -76,9 +76,9 @@ pub mod record {
     pub const TAG_PROTOCOL: i16 = 26;
     /// Offset of the GSO segment size in bytes (two bytes), which is 0 if the frame is a single
     /// segment.
-    pub const SEGMENT: i16 = 28;
+    pub const GSO_SIZE: i16 = 28;
     /// Offset of the flags of the frame, [`TAGGED`] and [`SENT`] (two bytes).
-    pub const MARKS: i16 = 30;
+    pub const FLAGS: i16 = 30;
     /// Flag of a frame whose tag is stored outside the frame.
     pub const TAGGED: u16 = 1;
     /// Flag of a frame that this host sends.
@@ -113,9 +113,10 @@ pub const SWITCHED_WORD_SIZE: u32 = 4;
 /// ring. Every filter of a chain in the kernel may have an exit, so this also limits the length of
 /// a chain.
 pub const EXITS_MAX: u32 = 320;
-const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
+const _: () =
+    assert!(offset::EXIT_POINTER_COUNTS as u32 + 8 * EXITS_MAX <= offset::PAGE_SIZE as u32);
 /// Number of tallies, which are pairs of counters, of a [`Tap`](super::config::Tap).
-pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
+pub const TALLIES_MAX: u16 = ((offset::PAGE_SIZE - offset::TALLIES) / 16) as u16;
 /// Base-2 logarithm of a number of laps around the ring. After so many laps in which no doorbell
 /// has been drained, the program only counts frames and no longer copies them.
 pub const UNREAD_LAPS_LOG2: u32 = 4;

@@ -100,7 +100,7 @@ impl Layers<'_> {
         let (length, next, l4) = (None, None, None);
         let linked = hook.has_link_header();
         let l3 = (!linked).then_some(frame);
-        Self { frame, at: frame, class, length, next, l3, l4, tags: 0, linked }
+        Self { frame, at: frame, class, length, next, l3, l4, tags: 0, has_link_header: linked }
     }
 }
 
@@ -168,10 +168,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the position `n` bytes after `at`. The new position needs its own bounds check
     /// before bytes are read there.
     pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
-        if at.off.checked_add(n).is_none() {
+        if at.offset.checked_add(n).is_none() {
             self.builder.refuse(offset_too_far_error());
         }
-        FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
+        FramePos { offset: at.offset.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
 
     /// Returns the same position with a hint, `usual`: the position's usual distance in bytes from
@@ -180,7 +180,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// constant distance.
     #[must_use]
     pub fn hint_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
-        FramePos { usual: usual.checked_sub(at.off), ..at }
+        FramePos { usual: usual.checked_sub(at.offset), ..at }
     }
 
     /// Returns the position `by` bytes after `at`. The emitted code jumps to the exit `miss` if
@@ -341,7 +341,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return self.constant(0);
         }
         if self.builder.target.hook == Hook::Xdp {
-            self.builder.frame_length();
+            self.builder.emit_frame_length();
             return self.builder.store_in_new_slot(R0);
         }
         let field = match meta {
@@ -368,7 +368,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits code that sets a 32-bit variable, in this scope or in an inner arm.
     pub fn set(&mut self, var: Var<'s>, value: impl Into<Value<'s>>) {
         self.builder.fetch(value.into(), R0);
-        self.builder.put(var.0.slot, R0);
+        self.builder.store_in_slot(var.0.slot, R0);
     }
 
     /// Returns the current value of a 32-bit variable.

@@ -23,12 +23,12 @@ pub struct SiphashState<'s> {
 }
 
 /// Registers that contain the state during a round.
-const STATE: [Reg; 4] = [R1, R2, R3, R4];
+const STATE_REGISTERS: [Reg; 4] = [R1, R2, R3, R4];
 /// Initial state before the key is mixed in: the bytes of "somepseudorandomlygeneratedbytes".
 const INITIAL_STATE: [u64; 4] =
     [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
 /// Number of SipHash rounds per input word.
-const ROUNDS: usize = 2;
+const ROUNDS_PER_WORD: usize = 2;
 /// Number of SipHash rounds after the last input word.
 const FINAL_ROUNDS: usize = 4;
 
@@ -41,7 +41,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             state_slots(slot).into_iter().zip(INITIAL_STATE).zip([key, key].concat())
         {
             b.asm.push_wide(Insn::load64(R0, begin ^ key));
-            b.put(at, R0);
+            b.store_in_slot(at, R0);
         }
         SiphashState { slot, brand: Brand::default() }
     }
@@ -53,10 +53,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.swap_bytes(R5);
         self.fetch_siphash_state(sip);
         self.xor(R4, R5);
-        (0..ROUNDS).for_each(|_| self.sip_round());
+        (0..ROUNDS_PER_WORD).for_each(|_| self.sip_round());
         self.xor(R1, R5);
-        for (at, from) in state_slots(sip.slot).into_iter().zip(STATE) {
-            self.builder().put(at, from);
+        for (at, from) in state_slots(sip.slot).into_iter().zip(STATE_REGISTERS) {
+            self.builder().store_in_slot(at, from);
         }
         self.builder().invalidate_registers();
     }
@@ -77,14 +77,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     fn fetch_siphash_state(&mut self, sip: SiphashState<'s>) {
-        for (at, to) in state_slots(sip.slot).into_iter().zip(STATE) {
+        for (at, to) in state_slots(sip.slot).into_iter().zip(STATE_REGISTERS) {
             self.fetch_wide(WideNum(Num { slot: at, brand: sip.brand }), to);
         }
     }
 
     /// Emits one SipHash round, with the operations in the paper's order.
     fn sip_round(&mut self) {
-        let [v0, v1, v2, v3] = STATE;
+        let [v0, v1, v2, v3] = STATE_REGISTERS;
         self.add_rotate_xor(v0, v1, 13);
         self.rotate(v0, 32);
         self.add_rotate_xor(v2, v3, 16);

@@ -36,7 +36,7 @@ pub struct WideVar<'s>(WideNum<'s>);
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Declares the state of the current filter: `size` bytes, initially zero.
     pub fn state(&mut self, size: u16) -> TwinState<'s> {
-        TwinState { map: self.builder().state(size), size, brand: PhantomData }
+        TwinState { map: self.builder().state_map(size), size, brand: PhantomData }
     }
 
     /// Emits code that loads the 64-bit number at byte `at` of the filter's state.
@@ -132,7 +132,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Emits a read of the monotonic clock, in ns. A call to the helper takes about 32 ns.
-    pub fn now(&mut self) -> WideNum<'s> {
+    pub fn monotonic_time(&mut self) -> WideNum<'s> {
         self.builder().call(Helper::KtimeNs);
         self.store_wide()
     }
@@ -181,7 +181,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Combines an upper and a lower half into a 64-bit number.
-    pub fn join(&mut self, [high, low]: [Num<'s>; 2]) -> WideNum<'s> {
+    pub fn join_halves(&mut self, [high, low]: [Num<'s>; 2]) -> WideNum<'s> {
         let b = self.builder();
         b.fetch(high.into(), R0);
         b.fetch(low.into(), R1);
@@ -227,7 +227,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits code that sets a 64-bit variable, in this scope or in an inner arm.
     pub fn set_wide(&mut self, var: WideVar<'s>, value: WideNum<'s>) {
         self.fetch_wide(value, R0);
-        self.builder().put(var.0.0.slot, R0);
+        self.builder().store_in_slot(var.0.0.slot, R0);
     }
 
     /// Returns the value of a 64-bit variable.
@@ -309,7 +309,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Returns the number of bytes from a position to the end of the frame, including nonlinear
     /// bytes; 0 if the position is past the end.
-    pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
+    pub fn bytes_after(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.load_metadata(MetadataField::Length);
         let b = self.builder();
         b.fetch_distance(at, R1);

@@ -16,7 +16,7 @@ pub struct SwitchLayout {
 
 impl SwitchLayout {
     /// Number of words in the list of open exits of a pointer ring: a bit mask of the exits' slots,
-    /// and an entry ([`Self::entry`]) for each exit.
+    /// and an entry ([`Self::encode_entry`]) for each exit.
     pub const OPEN_EXIT_LIST_WORDS: u32 = 1 + SWITCHED_EXITS_MAX;
     /// Bit position of the exit number in the entry of an open exit.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
@@ -24,7 +24,7 @@ impl SwitchLayout {
     /// Returns the index of the first word in the list of open exits of pointer ring `outlet`,
     /// counted in words from the beginning of this layout.
     #[must_use]
-    pub const fn list(&self, outlet: u32) -> u32 {
+    pub const fn list_index(&self, outlet: u32) -> u32 {
         self.places.saturating_add(outlet.saturating_mul(Self::OPEN_EXIT_LIST_WORDS))
     }
 
@@ -33,7 +33,7 @@ impl SwitchLayout {
     /// program that runs during a change never combines the slot of one exit with the number of
     /// another.
     #[must_use]
-    pub const fn entry(slot: u32, exit: u32) -> u32 {
+    pub const fn encode_entry(slot: u32, exit: u32) -> u32 {
         (exit << Self::EXIT_SHIFT) | (slot + 1)
     }
 }

@@ -60,12 +60,12 @@ pub fn tap(
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> EmitResult,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, UnfitReason> {
-    fused(target, &tap.into(), body, unsure)
+    fused_tap(target, &tap.into(), body, unsure)
 }
 
 /// Emits a tap that several requests share. The other parameters have the same meaning as in
 /// [`tap`].
-pub fn fused(
+pub fn fused_tap(
     target: impl Into<Target>,
     fused: &FusedTap,
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> EmitResult,
@@ -157,7 +157,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the length of the view in bytes. If a VLAN tag is stored outside the frame and no
     /// twin has parsed it yet, the length includes the tag.
     pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
-        let rest = self.rest(on.at);
+        let rest = self.bytes_after(on.at);
         match on.length {
             Some(length) => self.min(length, rest),
             // At XDP, the driver has removed the tag, whose length is known.
@@ -221,12 +221,14 @@ impl Builder {
         self.asm.push(Insn::call(Helper::CpuId));
         self.asm.jump_if(Cond::Lt, R0, frame_end.processors().cast_signed(), known);
         // Unreachable: every possible processor has a region.
-        self.asm.exit_with(Verdict::Pass.value(self.target.hook));
+        self.asm.exit_with(Verdict::Pass.return_value(self.target.hook));
         self.asm.bind(known);
         if let FrameEnd::Tap(FusedTap { user: Some(own), cpus, .. }) = frame_end {
             self.claim_region(own, *cpus);
         }
-        if matches!(frame_end, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
+        if let FrameEnd::Tap(fused) = frame_end
+            && (fused.user.is_some() || !fused.uses_one_map())
+        {
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::REGION_NUMBER, R0));
         }
         self.asm.load_map_address(R9, FIRST_CALLER_MAP, R0, scratch.stride.cast_signed());
@@ -237,7 +239,7 @@ impl Builder {
             self.asm.push(Insn::store(Size::DW, R9, scratch.switched, 0));
         }
         if let FrameEnd::Tap(fused) = frame_end {
-            let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.taken);
+            let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.withheld_mark);
             for mark in marks.filter(|mark| *mark < scratch.marks_max) {
                 self.asm.push(Insn::store(Size::DW, R9, scratch.mark_offset(mark), 0));
             }
@@ -247,14 +249,14 @@ impl Builder {
         }
         self.invalidate_registers();
         self.allocate_slots(FixedSlots::FIXED_SLOT_COUNT);
-        self.floor = self.top;
+        self.floor = self.stack_used;
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }
 
     /// Emits code that sets r9 to the address of this processor's region again, if the code emitted
     /// before may have overwritten r9.
     pub(super) fn restore_region_register(&mut self) {
-        if self.region_lost {
+        if self.is_region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, FixedSlots::SCRATCH));
         }
     }

@@ -26,13 +26,13 @@ pub struct Target {
     pub redirects: bool,
     /// True if every frame is in one buffer, as at XDP without multi-buffer support. The frame
     /// length is then the difference of the two packet pointers; otherwise a helper returns it.
-    pub single: bool,
+    pub single_buffer: bool,
 }
 
 impl From<Hook> for Target {
     /// Returns the target for a loader with CAP_PERFMON at this hook.
     fn from(hook: Hook) -> Self {
-        Self { hook, hardened: false, redirects: false, single: false }
+        Self { hook, hardened: false, redirects: false, single_buffer: false }
     }
 }
 
@@ -40,7 +40,7 @@ impl Target {
     /// Returns the target for a loader without CAP_PERFMON at this hook.
     #[must_use]
     pub const fn without_perfmon(hook: Hook) -> Self {
-        Self { hook, hardened: true, redirects: false, single: false }
+        Self { hook, hardened: true, redirects: false, single_buffer: false }
     }
 
     /// Returns this target, changed for frames that are withheld from the host and may be modified.
@@ -51,8 +51,8 @@ impl Target {
 
     /// Returns this target, changed for frames that are each in one buffer.
     #[must_use]
-    pub const fn single(self) -> Self {
-        Self { single: true, ..self }
+    pub const fn with_single_buffer(self) -> Self {
+        Self { single_buffer: true, ..self }
     }
 }
 
@@ -84,7 +84,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the value that a program at this hook returns for this verdict.
-    pub const fn value(self, hook: Hook) -> i32 {
+    pub const fn return_value(self, hook: Hook) -> i32 {
         match (self, hook) {
             (Self::Pass, Hook::Tc) => -1,
             (Self::Pass, Hook::Xdp) => 2,

@@ -247,7 +247,7 @@ fn packet_offset_beyond_64_kib_is_unfit() {
             Ok(Answer::new(1, on))
         })
     };
-    assert_eq!(far(6).map(|program| program.reach), Ok(50_001));
+    assert_eq!(far(6).map(|program| program.read_end), Ok(50_001));
     assert!(far(7).unwrap_err().why.contains("65,535"));
 }
 
@@ -284,7 +284,7 @@ fn edit_frame<'s>(
 fn i6_taken_frames_are_edited() {
     for target in [Target::from(Hook::Xdp), Target::without_perfmon(Hook::Xdp)] {
         let program = program(target.redirecting(), ReturnConversion::Answer, edit_frame).unwrap();
-        assert!(program.edits);
+        assert!(program.edits_frames);
         let frame: Vec<u8> = (0..20).collect();
         let mut machine = Machine::for_program(&program);
         let value = machine.run(&program.code, Hook::Xdp, &Packet::new(&frame));

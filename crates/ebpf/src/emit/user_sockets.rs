@@ -71,7 +71,7 @@ impl Builder {
         asm.push(Insn::load(Size::W, R1, R0, SOCKET_TYPE_OFFSET));
         asm.jump_if(Cond::Ne, R1, SOCK_RAW, ours);
         asm.bind(other);
-        asm.exit_with(Verdict::Pass.value(self.target.hook));
+        asm.exit_with(Verdict::Pass.return_value(self.target.hook));
         asm.bind(ours);
     }
 
@@ -80,7 +80,7 @@ impl Builder {
     /// free, the packet is counted and passes.
     pub(super) fn claim_region(&mut self, own: &UserSocketsConfig, all: u32) {
         let (claimed, known) = (self.asm.label(), self.asm.label());
-        let pass = Verdict::Pass.value(self.target.hook);
+        let pass = Verdict::Pass.return_value(self.target.hook);
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::REGION_NUMBER, R0));
         asm.load_map_address(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());

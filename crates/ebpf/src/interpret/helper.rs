@@ -13,7 +13,7 @@ const OFFSET_MAX: u64 = i32::MAX as u64;
 
 impl Run<'_, '_> {
     pub(super) fn execute_call(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
-        let unknown = FaultKind::Helper(insn.imm);
+        let unknown = FaultKind::UnavailableHelper(insn.imm);
         let helper = Helper::from_number(insn.imm).filter(|_| insn.src == 0).ok_or(unknown)?;
         let on_skb = self.memory.hook() != Hook::Xdp;
         if helper == Helper::TailCall {
@@ -26,7 +26,7 @@ impl Run<'_, '_> {
             Helper::MapLookup => self.map_lookup()?,
             Helper::SkbLoadBytes if on_skb => self.load_bytes()?,
             Helper::XdpLoadBytes if !on_skb => self.load_bytes()?,
-            Helper::SkbPullData if on_tc => self.pull()?,
+            Helper::SkbPullData if on_tc => self.pull_data()?,
             Helper::SkbStoreBytes if on_tc => self.store_bytes()?,
             Helper::L3ChecksumReplace if on_tc => self.replace_header_checksum()?,
             Helper::L4ChecksumReplace if on_tc => self.replace_transport_checksum()?,
@@ -48,13 +48,17 @@ impl Run<'_, '_> {
     }
 
     fn check_context_argument(&self) -> Result<(), FaultKind> {
-        if self.read_register(1)? == CONTEXT_BASE { Ok(()) } else { Err(FaultKind::Argument(1)) }
+        if self.read_register(1)? == CONTEXT_BASE {
+            Ok(())
+        } else {
+            Err(FaultKind::InvalidArgument(1))
+        }
     }
 
     fn tail_call(&mut self) -> Result<Flow, FaultKind> {
         self.check_context_argument()?;
         let (map, number) = (self.read_register(2)?, self.read_register(3)?);
-        self.memory.map_lookup(map, 0).ok_or(FaultKind::Argument(2))?;
+        self.memory.map_lookup(map, 0).ok_or(FaultKind::InvalidArgument(2))?;
         self.invalidate_scratch_registers();
         self.write_register(0, EINVAL)?;
         Ok(Flow::Part(number))
@@ -62,7 +66,9 @@ impl Run<'_, '_> {
 
     fn map_lookup(&self) -> Result<u64, FaultKind> {
         let key = self.memory.read(self.read_register(2)?, Size::W)?;
-        self.memory.map_lookup(self.read_register(1)?, key as u32).ok_or(FaultKind::Argument(1))
+        self.memory
+            .map_lookup(self.read_register(1)?, key as u32)
+            .ok_or(FaultKind::InvalidArgument(1))
     }
 
     /// Copies bytes from the frame, including fragments. On failure, zeroes the destination, as the
@@ -72,7 +78,7 @@ impl Run<'_, '_> {
         let (offset, to, length) =
             (self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let size = usize::try_from(length).ok().filter(|size| *size > 0);
-        let size = size.ok_or(FaultKind::Argument(4))?;
+        let size = size.ok_or(FaultKind::InvalidArgument(4))?;
         let offset = u64::from(offset as u32);
         let from = self.memory.frame_bytes(offset as i64, size).filter(|_| offset <= OFFSET_MAX);
         let from = from.map(<[u8]>::to_vec);
@@ -95,10 +101,10 @@ impl Run<'_, '_> {
             (self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let on_tc = self.memory.hook() == Hook::Tc;
         if on_tc && self.read_register(5)? != 0 {
-            return Err(FaultKind::Argument(5));
+            return Err(FaultKind::InvalidArgument(5));
         }
         let size = usize::try_from(length).ok().filter(|size| (1..=512).contains(size));
-        let size = size.ok_or(FaultKind::Argument(4))?;
+        let size = size.ok_or(FaultKind::InvalidArgument(4))?;
         let mut bytes = vec![0; size];
         for (at, byte) in (0..).zip(&mut bytes) {
             *byte = self.memory.read(from.wrapping_add(at), Size::B)? as u8;
@@ -129,7 +135,7 @@ impl Run<'_, '_> {
         match self.read_register(5)? {
             2 => self.replace_checksum(|sum| update_checksum_16(sum, old as u16, new as u16)),
             4 => self.replace_checksum(|sum| update_checksum_32(sum, old, new)),
-            _ => Err(FaultKind::Argument(5)),
+            _ => Err(FaultKind::InvalidArgument(5)),
         }
     }
 
@@ -142,10 +148,10 @@ impl Run<'_, '_> {
         let (old, new) = match flags & 0xf {
             2 => (old & 0xffff, new & 0xffff),
             4 => (old, new),
-            _ => return Err(FaultKind::Argument(5)),
+            _ => return Err(FaultKind::InvalidArgument(5)),
         };
         if flags & !(PSEUDO | ABSENT | 0xf) != 0 {
-            return Err(FaultKind::Argument(5));
+            return Err(FaultKind::InvalidArgument(5));
         }
         let is_unfilled = self.memory.is_unfilled();
         let may_be_absent = flags & ABSENT != 0;
@@ -165,8 +171,8 @@ impl Run<'_, '_> {
         self.check_context_argument()?;
         // Negative deltas, which extend the frame into its headroom, are not supported, because
         // they depend on the driver.
-        let by =
-            usize::try_from(self.read_register(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
+        let by = usize::try_from(self.read_register(2)? as i32)
+            .map_err(|_| FaultKind::InvalidArgument(2))?;
         if by + FRAME_BYTES_MIN > self.memory.linear_length() {
             return Ok(EINVAL);
         }
@@ -174,7 +180,7 @@ impl Run<'_, '_> {
         Ok(0)
     }
 
-    fn pull(&mut self) -> Result<u64, FaultKind> {
+    fn pull_data(&mut self) -> Result<u64, FaultKind> {
         self.check_context_argument()?;
         let length = self.read_register(2)? as u32;
         Ok(if !self.lacks_memory && self.memory.pull(length as usize) { 0 } else { ENOMEM })

@@ -179,11 +179,11 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     pub(super) fn map_handle(&self, number: i32) -> Result<u64, FaultKind> {
-        let index = usize::try_from(number).map_err(|_| FaultKind::Map(number))?;
+        let index = usize::try_from(number).map_err(|_| FaultKind::MissingMap(number))?;
         if index < self.maps.len() {
             Ok(MAP_HANDLE_TAG | index as u64)
         } else {
-            Err(FaultKind::Map(number))
+            Err(FaultKind::MissingMap(number))
         }
     }
 
@@ -277,7 +277,7 @@ impl<'m, 'p> Memory<'m, 'p> {
                 // Network order in a 32-bit field, as the kernel stores it.
                 tag.map_or(0, |tag| u16::from_ne_bytes(tag.protocol.to_be_bytes()).into())
             }
-            _ => return Err(FaultKind::Context { offset, size }),
+            _ => return Err(FaultKind::InvalidContextAccess { offset, size }),
         };
         Ok(value)
     }

@@ -59,7 +59,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Limits the linear part of the frame to its first `linear` bytes.
-    pub fn split_at(self, linear: usize) -> Self {
+    pub fn with_linear_length(self, linear: usize) -> Self {
         Self { linear: linear.min(self.bytes.len()), ..self }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Adds a tag to the metadata of the frame.
-    pub fn tagged(self, tci: u16, protocol: u16) -> Self {
+    pub fn with_tag(self, tci: u16, protocol: u16) -> Self {
         Self { tag: Some(Tag { tci, protocol }), ..self }
     }
 }
@@ -153,10 +153,10 @@ pub enum FaultKind {
     /// The run exceeded its budget of instructions.
     BudgetExceeded,
     /// An instruction has this opcode, which does not exist or is not supported.
-    Opcode(u8),
+    InvalidOpcode(u8),
     /// The register with this number was used although it does not exist, or was written although
     /// it is r10.
-    Register(u8),
+    InvalidRegister(u8),
     /// The register with this number was read before it was written.
     UninitializedRegister(u8),
     /// Uninitialized stack bytes were read, at this address.
@@ -171,18 +171,18 @@ pub enum FaultKind {
     /// Read-only memory (the packet or the context) was written, at this address.
     ReadOnly(u64),
     /// An access to the context does not match any field at this hook.
-    Context {
+    InvalidContextAccess {
         /// Byte offset of the access in the context.
         offset: u64,
         /// Size of the access in bytes.
         size: usize,
     },
     /// The helper with this number is not available at this hook.
-    Helper(i32),
+    UnavailableHelper(i32),
     /// The argument in this register (1 to 5) of a helper call is invalid.
-    Argument(u8),
+    InvalidArgument(u8),
     /// There is no map with this number.
-    Map(i32),
+    MissingMap(i32),
 }
 
 impl fmt::Display for Fault {
@@ -191,8 +191,8 @@ impl fmt::Display for Fault {
         match self.kind {
             FaultKind::PastLastInstruction => write!(f, "runs off the end of the program"),
             FaultKind::BudgetExceeded => write!(f, "the instruction budget is exhausted"),
-            FaultKind::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
-            FaultKind::Register(reg) => write!(f, "r{reg} cannot be used here"),
+            FaultKind::InvalidOpcode(code) => write!(f, "no such instruction: {code:#04x}"),
+            FaultKind::InvalidRegister(reg) => write!(f, "r{reg} cannot be used here"),
             FaultKind::UninitializedRegister(reg) => {
                 write!(f, "r{reg} is read before it is written")
             }
@@ -203,14 +203,16 @@ impl fmt::Display for Fault {
                 write!(f, "{size} bytes at {address:#x} are outside of every region")
             }
             FaultKind::ReadOnly(address) => write!(f, "{address:#x} cannot be written"),
-            FaultKind::Context { offset, size } => {
+            FaultKind::InvalidContextAccess { offset, size } => {
                 write!(f, "the context has no field of {size} bytes at {offset}")
             }
-            FaultKind::Helper(number) => write!(f, "helper {number} cannot be called here"),
-            FaultKind::Argument(number) => {
+            FaultKind::UnavailableHelper(number) => {
+                write!(f, "helper {number} cannot be called here")
+            }
+            FaultKind::InvalidArgument(number) => {
                 write!(f, "argument {number} of the helper is invalid")
             }
-            FaultKind::Map(number) => write!(f, "there is no map {number}"),
+            FaultKind::MissingMap(number) => write!(f, "there is no map {number}"),
         }
     }
 }
@@ -285,7 +287,7 @@ impl Run<'_, '_> {
     }
 
     fn read_register(&self, reg: u8) -> Result<u64, FaultKind> {
-        let value = *self.regs.get(usize::from(reg)).ok_or(FaultKind::Register(reg))?;
+        let value = *self.regs.get(usize::from(reg)).ok_or(FaultKind::InvalidRegister(reg))?;
         if self.written & 1 << reg == 0 {
             Err(FaultKind::UninitializedRegister(reg))
         } else {
@@ -295,9 +297,9 @@ impl Run<'_, '_> {
 
     fn write_register(&mut self, reg: u8, value: u64) -> Result<Flow, FaultKind> {
         if reg >= 10 {
-            return Err(FaultKind::Register(reg));
+            return Err(FaultKind::InvalidRegister(reg));
         }
-        *self.regs.get_mut(usize::from(reg)).ok_or(FaultKind::Register(reg))? = value;
+        *self.regs.get_mut(usize::from(reg)).ok_or(FaultKind::InvalidRegister(reg))? = value;
         self.written |= 1 << reg;
         Ok(Flow::Next)
     }
@@ -313,13 +315,13 @@ impl Run<'_, '_> {
     fn execute_load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {
         let high = match next {
             Some(Insn { code: 0, dst: 0, src: 0, off: 0, imm }) => imm,
-            _ => return Err(FaultKind::Opcode(insn.code)),
+            _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         };
         let value = match insn.src {
             0 => u64::from(high as u32) << 32 | u64::from(insn.imm as u32),
             PSEUDO_MAP_FD => self.memory.map_handle(insn.imm)?,
             PSEUDO_MAP_VALUE => self.memory.map_value(insn.imm, high)?,
-            _ => return Err(FaultKind::Opcode(insn.code)),
+            _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         };
         self.write_register(insn.dst, value)?;
         Ok(Flow::Skip)
@@ -332,13 +334,13 @@ impl Run<'_, '_> {
         let base = match insn.code & 0xe0 {
             mode::ABS => 0,
             mode::IND => self.read_register(insn.src)?,
-            _ => return Err(FaultKind::Opcode(insn.code)),
+            _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         };
         if size == Size::DW
             || self.read_register(6)? != CONTEXT_BASE
             || self.memory.hook() == Hook::Xdp
         {
-            return Err(FaultKind::Opcode(insn.code));
+            return Err(FaultKind::InvalidOpcode(insn.code));
         }
         let at = (base as i64 as i32).wrapping_add(insn.imm);
         self.invalidate_scratch_registers();
@@ -358,7 +360,7 @@ impl Run<'_, '_> {
             (mode::MEMSX, Size::B) => value as i8 as u64,
             (mode::MEMSX, Size::H) => value as i16 as u64,
             (mode::MEMSX, Size::W) => value as i32 as u64,
-            _ => return Err(FaultKind::Opcode(insn.code)),
+            _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         };
         self.write_register(insn.dst, value)
     }
@@ -368,7 +370,7 @@ impl Run<'_, '_> {
         match (insn.class(), insn.code & 0xe0) {
             (class::STX, mode::ATOMIC) => return self.execute_atomic(insn, size),
             (_, mode::MEM) => {}
-            _ => return Err(FaultKind::Opcode(insn.code)),
+            _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         }
         let address = self.read_register(insn.dst)?.wrapping_add_signed(insn.off.into());
         let value = match insn.class() {
@@ -381,7 +383,7 @@ impl Run<'_, '_> {
 
     fn execute_atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, FaultKind> {
         if matches!(size, Size::B | Size::H) {
-            return Err(FaultKind::Opcode(insn.code));
+            return Err(FaultKind::InvalidOpcode(insn.code));
         }
         if insn.imm == atomic::LOAD_ACQUIRE {
             let address = self.read_register(insn.src)?.wrapping_add_signed(insn.off.into());
@@ -406,7 +408,7 @@ impl Run<'_, '_> {
                 let expected = if size == Size::W { u64::from(expected as u32) } else { expected };
                 if old == expected { operand } else { old }
             }
-            _ => return Err(FaultKind::Opcode(insn.code)),
+            _ => return Err(FaultKind::InvalidOpcode(insn.code)),
         };
         self.memory.write(address, size, new)?;
         match insn.imm {
@@ -417,7 +419,7 @@ impl Run<'_, '_> {
     }
 
     fn execute_arithmetic(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
-        let fault = FaultKind::Opcode(insn.code);
+        let fault = FaultKind::InvalidOpcode(insn.code);
         let op = insn.code & 0xf0;
         let value = if op == 0xd0 {
             alu::swap_bytes(insn, self.read_register(insn.dst)?)
@@ -441,7 +443,7 @@ impl Run<'_, '_> {
         let (left, right) = (self.read_register(insn.dst)?, self.operand_value(insn)?);
         let narrow = insn.class() == class::JMP32;
         let wide = |value: u64| if narrow { value as i32 as u64 } else { value };
-        let cond = Cond::from_opcode(insn.code).ok_or(FaultKind::Opcode(insn.code))?;
+        let cond = Cond::from_opcode(insn.code).ok_or(FaultKind::InvalidOpcode(insn.code))?;
         let holds = cond.holds(wide(left), wide(right));
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
     }

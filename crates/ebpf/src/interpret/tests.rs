@@ -46,12 +46,12 @@ fn tc_and_xdp_read_the_packet_directly() {
     assert_eq!(run_code(Hook::Tc, &load_fifth_byte(76, 80)), Ok(0x50));
     assert_eq!(run_code(Hook::Xdp, &load_fifth_byte(0, 4)), Ok(0x50));
     let refused = run_code(Hook::Socket, &load_fifth_byte(76, 80)).unwrap_err();
-    assert_eq!(refused.kind, FaultKind::Context { offset: 76, size: 4 });
+    assert_eq!(refused.kind, FaultKind::InvalidContextAccess { offset: 76, size: 4 });
 }
 
 #[test]
 fn direct_access_ends_at_the_linear_part() {
-    let packet = Packet::new(FRAME).split_at(3);
+    let packet = Packet::new(FRAME).with_linear_length(3);
     let mut machine = Machine::new(Vec::new());
     assert_eq!(machine.run(&load_fifth_byte(76, 80), Hook::Tc, &packet), Ok(7));
     let mut pulling = vec![
@@ -66,7 +66,7 @@ fn direct_access_ends_at_the_linear_part() {
 
 #[test]
 fn removed_frame_start_shortens_the_first_buffer() {
-    let packet = Packet::new(&[7; 600]).split_at(256);
+    let packet = Packet::new(&[7; 600]).with_linear_length(256);
     // Removes `length` bytes, and reads the byte at offset `at` unless that failed.
     let run = |length: i32, at: i16| {
         let mut code = vec![
@@ -111,7 +111,7 @@ fn read_outside_regions_faults_at_its_instruction() {
         exit_with(&[Insn::load(Size::W, R2, R1, 76), Insn::store(Size::B, R2, 0, 1)]);
     assert!(matches!(run_to_fault(&into_the_packet), (1, FaultKind::ReadOnly(_))));
     let context = exit_with(&[Insn::load(Size::W, R0, R1, 2)]);
-    assert_eq!(run_to_fault(&context), (0, FaultKind::Context { offset: 2, size: 4 }));
+    assert_eq!(run_to_fault(&context), (0, FaultKind::InvalidContextAccess { offset: 2, size: 4 }));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn unwritten_registers_and_stack_cannot_be_read() {
     let lost = [Insn::mov(R3, 1), Insn::call(Helper::KtimeNs), Insn::mov(R0, R3), Insn::exit()];
     assert_eq!(run_to_fault(&lost), (2, FaultKind::UninitializedRegister(3)));
     let frame_pointer = exit_with(&[Insn::mov(R10, 1)]);
-    assert_eq!(run_to_fault(&frame_pointer), (0, FaultKind::Register(10)));
+    assert_eq!(run_to_fault(&frame_pointer), (0, FaultKind::InvalidRegister(10)));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn endless_and_open_ended_programs_fault() {
     assert_eq!(run_to_fault(&[Insn::jump(-2)]), (0, FaultKind::PastLastInstruction));
     assert_eq!(run_to_fault(&[Insn::jump(-1)]), (0, FaultKind::BudgetExceeded));
     let half = [Insn::load64(R0, 5)[0]];
-    assert_eq!(run_to_fault(&half), (0, FaultKind::Opcode(0x18)));
+    assert_eq!(run_to_fault(&half), (0, FaultKind::InvalidOpcode(0x18)));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn helpers_read_past_the_linear_part() {
             Insn::big_endian(R0, 16),
         ])
     };
-    let packet = Packet::new(FRAME).split_at(1);
+    let packet = Packet::new(FRAME).with_linear_length(1);
     let mut machine = Machine::new(Vec::new());
     let on_skb = |at| code(Helper::SkbLoadBytes, at);
     assert_eq!(machine.run(&on_skb(4), Hook::Tc, &packet), Ok(0x5060));
@@ -159,7 +159,7 @@ fn helpers_read_past_the_linear_part() {
     assert_eq!(machine.run(&on_xdp(4), Hook::Xdp, &packet), Ok(0x5060));
     assert_eq!(machine.run(&on_xdp(5), Hook::Xdp, &packet), Ok(-22_i64 as u64));
     let elsewhere = machine.run(&on_skb(4), Hook::Xdp, &packet).unwrap_err();
-    assert_eq!(elsewhere.kind, FaultKind::Helper(26));
+    assert_eq!(elsewhere.kind, FaultKind::UnavailableHelper(26));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn classic_load_past_the_frame_exits_with_zero() {
 fn context_fields_contain_the_metadata_tag() {
     let tci = exit_with(&[Insn::load(Size::W, R0, R1, 24)]);
     let protocol = exit_with(&[Insn::load(Size::W, R0, R1, 28), Insn::big_endian(R0, 16)]);
-    let packet = Packet::new(FRAME).tagged(7, 0x8100);
+    let packet = Packet::new(FRAME).with_tag(7, 0x8100);
     let mut machine = Machine::new(Vec::new());
     assert_eq!(machine.run(&tci, Hook::Tc, &packet), Ok(7));
     assert_eq!(machine.run(&protocol, Hook::Socket, &packet), Ok(0x8100));
@@ -196,7 +196,7 @@ fn map_values_keep_atomic_updates() {
     assert_eq!(machine.run(&code, Hook::Tc, &Packet::new(FRAME)), Ok(5));
     assert_eq!(machine.maps[0][8..], 10_u64.to_le_bytes());
     let none = Machine::new(Vec::new()).run(&code, Hook::Tc, &Packet::new(FRAME));
-    assert_eq!(none, Err(Fault { at: 0, kind: FaultKind::Map(0) }));
+    assert_eq!(none, Err(Fault { at: 0, kind: FaultKind::MissingMap(0) }));
 
     let lookup = |key| {
         let mut code = Vec::from(Insn::load_map(R1, 0));
@@ -303,7 +303,7 @@ proptest! {
         let code = decode(bytes.as_flattened()).unwrap();
         let mut machine = Machine { budget: 10_000, ..Machine::new(vec![vec![0; 16]]) };
         for hook in [Hook::Tc, Hook::Xdp, Hook::Socket] {
-            let _ = machine.run(&code, hook, &Packet::new(FRAME).split_at(2));
+            let _ = machine.run(&code, hook, &Packet::new(FRAME).with_linear_length(2));
         }
     }
 
@@ -321,7 +321,7 @@ proptest! {
         code.extend(slots.into_iter().map(insn));
         let mut machine = Machine { budget: 10_000, ..Machine::new(vec![vec![0; 16]]) };
         for hook in [Hook::Tc, Hook::Xdp, Hook::Socket] {
-            let _ = machine.run(&code, hook, &Packet::new(FRAME).split_at(2));
+            let _ = machine.run(&code, hook, &Packet::new(FRAME).with_linear_length(2));
         }
     }
 }

@@ -27,12 +27,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn number_below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 
     pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
+        self.number_below(n) == 0
     }
 
     pub(crate) fn word(&mut self) -> u32 {
@@ -42,7 +42,7 @@ impl Random {
 
 /// Returns a frame of up to 300 random bytes, which in some frames are mostly small or zero.
 pub(crate) fn random_frame(random: &mut Random) -> Frame {
-    let length = random.below(300);
+    let length = random.number_below(300);
     let sparse = random.one_in(2);
     let bytes: Vec<u8> = (0..length)
         .map(|_| if sparse && !random.one_in(4) { 0 } else { random.next() as u8 })
@@ -53,18 +53,18 @@ pub(crate) fn random_frame(random: &mut Random) -> Frame {
 
 /// Truncates a frame to a random length.
 pub(crate) fn truncate_randomly(frame: &mut Frame, random: &mut Random) {
-    let length = random.below(frame.bytes.len() + 1);
+    let length = random.number_below(frame.bytes.len() + 1);
     frame.bytes.truncate(length);
 }
 
 /// Returns random kernel metadata of a frame.
-pub(crate) fn metadata(random: &mut Random) -> ClassicMetadata {
+pub(crate) fn random_metadata(random: &mut Random) -> ClassicMetadata {
     let tag = VlanTag { tci: random.next() as u16 & 0xff, tpid: 0x8100 };
     ClassicMetadata {
         vlan: random.one_in(2).then_some(tag),
-        packet_type: random.below(6) as u8,
+        packet_type: random.number_below(6) as u8,
         protocol: 0x0800,
-        interface_index: random.below(12) as u32,
+        interface_index: random.number_below(12) as u32,
         hardware_type: 1,
     }
 }
@@ -81,12 +81,12 @@ struct Origin {
 #[derive(Clone, Copy, Default)]
 struct SymbolicValue {
     is: u32,
-    from: Option<Origin>,
+    origin: Option<Origin>,
 }
 
 impl SymbolicValue {
     fn constant(is: u32) -> Self {
-        Self { is, from: None }
+        Self { is, origin: None }
     }
 }
 
@@ -181,13 +181,13 @@ fn load_from_frame(
     random: &mut Random,
 ) -> Option<SymbolicValue> {
     if at + size > frame.bytes.len() && at < 400 && !random.one_in(8) {
-        frame.bytes.resize(at + size + random.below(40), 0);
+        frame.bytes.resize(at + size + random.number_below(40), 0);
         frame.wire_length = frame.wire_length.max(frame.bytes.len() as u32);
     }
     let bytes = frame.bytes.get(at..at + size)?;
     let is = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));
     let mask = u32::MAX >> (32 - 8 * size);
-    Some(SymbolicValue { is, from: Some(Origin { at, size, mask }) })
+    Some(SymbolicValue { is, origin: Some(Origin { at, size, mask }) })
 }
 
 fn compute_symbolic(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
@@ -203,8 +203,8 @@ fn compute_symbolic(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
         RSH => a.is.checked_shr(b).unwrap_or(0),
         NEG => a.is.wrapping_neg(),
         _ => {
-            let from = a.from.map(|origin| Origin { mask: origin.mask & b, ..origin });
-            return SymbolicValue { is: a.is & b, from };
+            let from = a.origin.map(|origin| Origin { mask: origin.mask & b, ..origin });
+            return SymbolicValue { is: a.is & b, origin: from };
         }
     };
     SymbolicValue::constant(is)
@@ -239,7 +239,7 @@ fn change_loaded_bytes(
     wanted: bool,
     random: &mut Random,
 ) {
-    let Some(Origin { at, size, mask }) = a.from else { return };
+    let Some(Origin { at, size, mask }) = a.origin else { return };
     if random.one_in(8) {
         return;
     }
@@ -247,9 +247,9 @@ fn change_loaded_bytes(
         (JSET, true) => a.is | k & random.word() | k & k.wrapping_neg(),
         (JSET, false) => a.is & !k,
         (JEQ, true) => k,
-        (JEQ, false) => k ^ 1 << random.below(8 * size),
-        (_, true) => k.wrapping_add(random.below(2) as u32),
-        (_, false) => k.wrapping_sub(random.below(2) as u32),
+        (JEQ, false) => k ^ 1 << random.number_below(8 * size),
+        (_, true) => k.wrapping_add(random.number_below(2) as u32),
+        (_, false) => k.wrapping_sub(random.number_below(2) as u32),
     } & mask;
     let Some(bytes) = frame.bytes.get_mut(at..at + size) else { return };
     let old = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));

@@ -84,14 +84,14 @@ pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
         return;
     }
     // Priority tags have VLAN id 0.
-    let tci = |random: &mut Random| match random.below(4) {
-        0 => [(random.below(8) << 5) as u8, 0],
+    let tci = |random: &mut Random| match random.number_below(4) {
+        0 => [(random.number_below(8) << 5) as u8, 0],
         1 => [0, 100],
         _ => (random.word() as u16).to_be_bytes(),
     };
     let [p, q] = tci(random);
     let mut put = vec![0x81, 0, p, q];
-    match random.below(4) {
+    match random.number_below(4) {
         // 802.1ad outside, 802.1Q inside.
         0 => {
             let [p, q] = tci(random);
@@ -107,11 +107,11 @@ pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
 /// Returns a random classic BPF program. Its loads are at and around the VLAN tag of a frame, at
 /// constant offsets or at register X plus a constant. The program leaves two scratch words unused.
 pub(crate) fn random_program(random: &mut Random) -> ClassicProgram {
-    let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
+    let length = if random.one_in(20) { 300 } else { 3 + random.number_below(40) };
     let mut instructions: Vec<Instruction> =
         (0..length).map(|at| random_instruction(random, length - at)).collect();
     let ret = |k| Instruction::non_branching(code::RET | code::K, k);
-    instructions.push(match random.below(3) {
+    instructions.push(match random.number_below(3) {
         0 => Instruction::non_branching(code::RET | code::A, 0),
         1 => ret(random.word()),
         _ => ret(0),
@@ -122,42 +122,44 @@ pub(crate) fn random_program(random: &mut Random) -> ClassicProgram {
 
 fn random_instruction(random: &mut Random, left: usize) -> Instruction {
     use code::*;
-    let place = |random: &mut Random| match random.below(12) {
+    let place = |random: &mut Random| match random.number_below(12) {
         0 => random.word(),
-        1 => random.below(200) as u32,
-        _ => 6 + random.below(14) as u32,
+        1 => random.number_below(200) as u32,
+        _ => 6 + random.number_below(14) as u32,
     };
-    let size = [W, H, B][random.below(3)];
+    let size = [W, H, B][random.number_below(3)];
     let plain = Instruction::non_branching;
-    match random.below(24) {
+    match random.number_below(24) {
         0..=4 => {
             // Larger offsets are ancillary loads.
             plain(LD | ABS | size, place(random).min(0xffff_efff))
         }
         5..=8 => {
-            let k = if random.one_in(2) { random.below(20) as u32 } else { place(random) };
+            let k = if random.one_in(2) { random.number_below(20) as u32 } else { place(random) };
             plain(LD | IND | size, k)
         }
         9 => plain(LDX | MSH | B, place(random)),
-        10 | 11 => plain(LDX | IMM, random.below(18) as u32),
+        10 | 11 => plain(LDX | IMM, random.number_below(18) as u32),
         12 => plain(LDX | IMM, random.word()),
-        13 => plain([LD, LDX][random.below(2)] | LEN, 0),
-        14 => plain(MISC | [TAX, TXA][random.below(2)], 0),
-        15 => plain([ST, STX][random.below(2)], random.below(14) as u32),
-        16 => plain([LD, LDX][random.below(2)] | MEM, random.below(14) as u32),
-        17 => plain(ALU | [LSH, RSH][random.below(2)] | X, 0),
+        13 => plain([LD, LDX][random.number_below(2)] | LEN, 0),
+        14 => plain(MISC | [TAX, TXA][random.number_below(2)], 0),
+        15 => plain([ST, STX][random.number_below(2)], random.number_below(14) as u32),
+        16 => plain([LD, LDX][random.number_below(2)] | MEM, random.number_below(14) as u32),
+        17 => plain(ALU | [LSH, RSH][random.number_below(2)] | X, 0),
         18 => plain(ALU | AND | K, 0x1f),
         19 => {
-            let op = [ADD, SUB, MUL, DIV, OR, AND, MOD, XOR][random.below(8)];
+            let op = [ADD, SUB, MUL, DIV, OR, AND, MOD, XOR][random.number_below(8)];
             let by_x = random.one_in(2);
-            plain(ALU | op | if by_x { X } else { K }, 1 + random.below(300) as u32)
+            plain(ALU | op | if by_x { X } else { K }, 1 + random.number_below(300) as u32)
         }
-        20 => plain(JMP | JA, random.below(left) as u32),
+        20 => plain(JMP | JA, random.number_below(left) as u32),
         _ => Instruction {
-            code: JMP | [JEQ, JGT, JGE, JSET][random.below(4)] | [K, X][random.below(2)],
-            jt: random.below(left.min(256)) as u8,
-            jf: random.below(left.min(256)) as u8,
-            k: if random.one_in(2) { random.below(20) as u32 } else { random.word() },
+            code: JMP
+                | [JEQ, JGT, JGE, JSET][random.number_below(4)]
+                | [K, X][random.number_below(2)],
+            jt: random.number_below(left.min(256)) as u8,
+            jf: random.number_below(left.min(256)) as u8,
+            k: if random.one_in(2) { random.number_below(20) as u32 } else { random.word() },
         },
     }
 }

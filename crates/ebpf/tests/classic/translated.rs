@@ -15,9 +15,9 @@ use super::programs::insert_tags;
 /// Targets for which the tests translate classic programs: every hook except cgroups, and TC and
 /// XDP a second time without CAP_PERFMON, where programs have no packet pointers.
 pub(crate) const TARGETS: [Target; 5] = [
-    Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
-    Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
-    Target { hook: Hook::Socket, hardened: false, redirects: false, single: false },
+    Target { hook: Hook::Tc, hardened: false, redirects: false, single_buffer: false },
+    Target { hook: Hook::Xdp, hardened: false, redirects: false, single_buffer: false },
+    Target { hook: Hook::Socket, hardened: false, redirects: false, single_buffer: false },
     Target::without_perfmon(Hook::Tc),
     Target::without_perfmon(Hook::Xdp),
 ];
@@ -55,7 +55,7 @@ impl TwinRunner for ClassicJudge<'_> {
         let length = frame.len() as u32;
         let accepts = self.0.run(&frame, length, &ClassicMetadata::EMPTY) != 0;
         let outcome = Outcome::Class(accepts.into());
-        TwinVerdict::Answered { outcome, counted: vec![(!accepts).into()], frame: None }
+        TwinVerdict::Answered { outcome, counter_increases: vec![(!accepts).into()], frame: None }
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn captured_and_random_frames(
         let mut frame = match captured.len() {
             0 => random_frame(random),
             _ if random.one_in(3) => random_frame(random),
-            length => captured[random.below(length)].clone(),
+            length => captured[random.number_below(length)].clone(),
         };
         if random.one_in(3) {
             insert_tags(&mut frame, random);
@@ -96,12 +96,12 @@ pub(crate) fn captured_and_random_frames(
 /// returns each form with a VLAN tag in its metadata.
 pub(crate) fn frame_forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
     let whole = Packet::new(frame);
-    let pieces = whole.split_at(random.below(frame.len().min(80) + 1));
+    let pieces = whole.with_linear_length(random.number_below(frame.len().min(80) + 1));
     let mut forms = vec![whole, pieces];
     if frame.len() >= 14 {
-        let kind = [0x8100, 0x88a8][random.below(2)];
-        forms.push(whole.tagged(random.word() as u16, kind));
-        forms.push(pieces.tagged(100, kind));
+        let kind = [0x8100, 0x88a8][random.number_below(2)];
+        forms.push(whole.with_tag(random.word() as u16, kind));
+        forms.push(pieces.with_tag(100, kind));
     }
     forms
 }

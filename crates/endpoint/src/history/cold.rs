@@ -5,7 +5,7 @@
 //! number of these chunks doubles with each chunk in a row that does not shrink.
 
 use super::FrameHeader;
-use super::packer::{CompressionJob, CompressionThread};
+use super::compression_thread::{CompressionJob, CompressionThread};
 use buffer::compression;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl ColdChunks {
         let Some((length, count)) = self.next_chunk(frames, bytes.len()) else { return false };
         let chunk = copy_queue_front(bytes, length);
         let Some(packed) = compression::compress(&chunk) else {
-            self.skip();
+            self.suspend_compression();
             return false;
         };
         bytes.drain(..length);
@@ -140,7 +140,7 @@ impl ColdChunks {
 
     /// Collects the results of the compression thread, which replace the uncompressed bytes of
     /// their chunks. Suspends compression if a chunk did not shrink.
-    pub(super) fn collect(&mut self) {
+    pub(super) fn collect_results(&mut self) {
         while self.sent > 0 {
             let first = self.chunks.len() - self.sent;
             let Some(chunk) = self.chunks.get_mut(first) else { return };
@@ -160,7 +160,7 @@ impl ColdChunks {
                 }
                 None => {
                     chunk.bytes = ChunkBytes::Plain(plain);
-                    self.skip();
+                    self.suspend_compression();
                 }
             }
         }
@@ -194,7 +194,7 @@ impl ColdChunks {
 
     /// Suspends compression after a chunk that did not shrink. The suspension lasts twice as many
     /// chunks as the previous one, at most [`SKIPPED_CHUNKS_MAX`].
-    fn skip(&mut self) {
+    fn suspend_compression(&mut self) {
         self.chunks_to_skip = (self.chunks_to_skip * 2).clamp(1, SKIPPED_CHUNKS_MAX);
         self.bytes_to_skip = self.chunks_to_skip * self.chunk_size;
     }

@@ -17,7 +17,7 @@ fn stored_frames(history: &History, from: HistoryStart) -> Vec<(Time, Vec<u8>)> 
 #[test]
 fn history_retains_frames_within_the_time_limit() {
     let mut history =
-        History::new(HistoryLimits { bytes: 1 << 20, time: 10 }, CompressionMode::Caller);
+        History::new(HistoryLimits { bytes: 1 << 20, time: 10 }, CompressionMode::CallingThread);
     for time in 0..100 {
         history.push(&block_at(time, &[time as u8; 3]));
     }
@@ -42,7 +42,7 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
     let text =
         |number: u64| format!("GET /page/{number} HTTP/1.1 host: example.org\r\n").repeat(20);
     let limits = HistoryLimits { bytes: 1 << 20, time: 3000 };
-    let mut history = History::new(limits, CompressionMode::Caller);
+    let mut history = History::new(limits, CompressionMode::CallingThread);
     for number in 0..8000 {
         history.push(&block_at(number, text(number).as_bytes()));
         assert!(history.memory_used() <= limits.bytes);
@@ -73,7 +73,7 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
 fn d16_compression_thread_does_not_delay_the_caller() {
     let mut random = testkit::Random::with_replayable_seed();
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
-    let mut history = History::new(limits, CompressionMode::Own);
+    let mut history = History::new(limits, CompressionMode::OwnThread);
     let frame = |number: u64, noise: &[u8]| match number / 500 % 4 {
         3 => noise.to_vec(),
         _ => format!("GET /page/{number} HTTP/1.1 host: example.org\r\n").repeat(20).into_bytes(),
@@ -112,14 +112,14 @@ fn d16_compression_thread_does_not_delay_the_caller() {
 #[test]
 fn d16_compression_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
-    let mut history = History::new(limits, CompressionMode::Own);
-    let (packer, begin) = CompressionThread::waiting();
-    history.packer = Some(packer);
+    let mut history = History::new(limits, CompressionMode::OwnThread);
+    let (packer, begin) = CompressionThread::new_paused();
+    history.compression_thread = Some(packer);
     let push_all = |history: &mut History, times: std::ops::Range<Time>| {
         times.for_each(|time| history.push(&block_at(time, &[time as u8; 1000])));
     };
     push_all(&mut history, 0..1000);
-    assert!(history.packer.as_ref().is_some_and(CompressionThread::is_full));
+    assert!(history.compression_thread.as_ref().is_some_and(CompressionThread::is_full));
     history.clear();
     push_all(&mut history, 1000..2000);
     // No chunk is passed to the thread while it is full.
@@ -139,8 +139,10 @@ fn d16_compression_thread_continues_after_a_clear() {
 #[test]
 fn d16_random_frames_remain_uncompressed() {
     let mut random = testkit::Random::with_replayable_seed();
-    let mut history =
-        History::new(HistoryLimits { bytes: 1 << 20, time: Time::MAX }, CompressionMode::Caller);
+    let mut history = History::new(
+        HistoryLimits { bytes: 1 << 20, time: Time::MAX },
+        CompressionMode::CallingThread,
+    );
     for time in 0..4000 {
         history.push(&block_at(time, &random.bytes(1000)));
     }
@@ -151,7 +153,7 @@ fn d16_random_frames_remain_uncompressed() {
 #[test]
 fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
     let limits = HistoryLimits { bytes: 10 * (100 + FRAME_OVERHEAD_BYTES), time: 50 };
-    let mut history = History::new(limits, CompressionMode::Caller);
+    let mut history = History::new(limits, CompressionMode::CallingThread);
     for time in 1..=8 {
         history.push(&block_at(time, &[time as u8; 100]));
     }
@@ -178,7 +180,7 @@ fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
 #[test]
 fn history_evicts_frames_beyond_the_byte_limit() {
     let limits = HistoryLimits { bytes: 1000, time: Time::MAX };
-    let mut history = History::new(limits, CompressionMode::Caller);
+    let mut history = History::new(limits, CompressionMode::CallingThread);
     for length in (0..400).chain([2000, 10]) {
         history.push(&block_at(5, &vec![7; length]));
         assert!(history.memory_used() <= limits.bytes);

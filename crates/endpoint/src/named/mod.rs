@@ -10,18 +10,18 @@
 //! namespace, and disappears with the path. Rust programs open a name with [`NamedReader`] or
 //! [`NamedWriter`], C programs with `streamline_open`, and shell users with `streamline cat`.
 
-pub mod intake;
+pub mod buffer_source;
 mod open;
-pub mod output;
 mod ring;
+pub mod ring_sinks;
 mod writers;
 
 pub use buffer::name::Error as NameError;
 pub use open::{NamedReader, NamedWriter, packets};
-pub use ring::{ReaderRing, ring_size_bounds, writer_ring_size_bounds};
+pub use ring::{RingState, ring_size_bounds, writer_ring_size_bounds};
 
 use crate::Failure;
-use crate::readers::Readers;
+use crate::readers::PermittedReaders;
 use abi::access::AccessList;
 use buffer::name::Error;
 use filter::{Arguments, Parameter, ParameterType};
@@ -37,10 +37,10 @@ const SIZE_PARAMETER: Parameter = Parameter::optional(
 /// Returns the access list of a named endpoint: the permission bits in the argument `mode`, by
 /// default 600. Permissions of users who may not read every input file of the path are removed
 /// (CONTRACT 21).
-fn access_list(arguments: &Arguments, readers: &Readers) -> AccessList {
+fn access_list(arguments: &Arguments, readers: &PermittedReaders) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     let mode = readers.file_mode(Path::new("/"), mode.unwrap_or(0o600));
-    AccessList { mode, ..AccessList::private(sys::process::identity()) }
+    AccessList { mode, ..AccessList::private(sys::process::effective_ids()) }
 }
 
 /// Converts an error from opening a named endpoint into a failure that names the endpoint.

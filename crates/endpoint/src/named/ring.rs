@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Size of a ring that a path shares with other programs, and the history of its size changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ReaderRing {
+pub struct RingState {
     /// Current capacity of the ring in bytes.
     pub bytes: u64,
     /// Number of times that the ring has grown.

@@ -5,7 +5,7 @@
 //! may do late or never. A separate thread waits for these offers and passes the rings to the
 //! source, so that the source never waits for a program.
 
-use super::ring::ReaderRing;
+use super::ring::RingState;
 use buffer::name::Inbox;
 use buffer::stream::Input;
 use rustix::event::epoll;
@@ -28,7 +28,7 @@ pub(super) struct WriterRing {
 impl WriterRing {
     /// Checks whether the writer has resized its ring since the last call. If so, counts the change
     /// in `state`, which covers the rings of all writers.
-    pub(super) fn record_size_change(&mut self, state: &mut ReaderRing) {
+    pub(super) fn record_size_change(&mut self, state: &mut RingState) {
         let (before, now) = (self.bytes, self.input.capacity());
         if before == now {
             return;

@@ -141,7 +141,7 @@ impl Process {
     pub fn process_id(&self) -> Option<u32> {
         match &self.control {
             Some(control) => control.process_id(),
-            None => self.group().map(|group| group.number()),
+            None => self.group().map(|group| group.pid()),
         }
     }
 
@@ -158,7 +158,7 @@ impl Process {
     pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.
         let Some(group) = self.group() else { return Some(Ok(())) };
-        let ended = group.ended().ok().flatten()?;
+        let ended = group.outcome().ok().flatten()?;
         drop(group);
         Some(self.check_end(ended))
     }

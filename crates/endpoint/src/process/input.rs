@@ -73,7 +73,7 @@ impl ProgramInput {
     /// otherwise as dropped. Bytes that were not written count as dropped.
     fn count_block(&mut self, length: u32, present: u64, written: u64) {
         if u64::from(length) > present {
-            self.holes.add(length);
+            self.holes.add_block(length);
             return;
         }
         let counter = if written == present { &mut self.written } else { &mut self.ended };

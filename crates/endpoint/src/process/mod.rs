@@ -31,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use sys::process_group::ProcessGroup;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 /// Path of the shell that runs the commands of `exec`.
 const SHELL: &str = "/bin/sh";
@@ -69,7 +69,7 @@ input for 5 s, or is suspended for 5 s, is killed, and the path fails.",
     )],
     classes: Classes::YesNo,
     state: StateFacts::pinned("its state is inside the program"),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Description of `exec` at the head of a request, where the program is a source.
@@ -79,7 +79,7 @@ const EXEC_AT_HEAD: Description =
 /// The catalog entry of `exec`.
 pub const ENTRY: ProcessEntry = ProcessEntry {
     description: &EXEC,
-    head: &EXEC_AT_HEAD,
+    head_description: &EXEC_AT_HEAD,
     facts: EndpointFacts { is_program: true, ..EndpointFacts::NONE },
     command_error: find_command_mistake,
     start,
@@ -90,7 +90,7 @@ pub const ENTRY: ProcessEntry = ProcessEntry {
 fn find_command_mistake(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
         let mistake = Mistake::new("command", "the command is empty");
-        return Some(mistake.hint("name a program, with its arguments, in quotes"));
+        return Some(mistake.with_hint("name a program, with its arguments, in quotes"));
     }
     command
         .contains('\0')
@@ -118,7 +118,7 @@ fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProces
     let inheritable = INHERITANCE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let ids = buffer::ids::duplicate_id_counter(DBUF_ID_COUNTER_FD_MIN).ok();
     if let Some((variable, _)) = &ids {
-        shell.env(buffer::ids::VARIABLE, variable);
+        shell.env(buffer::ids::COUNTER_VARIABLE, variable);
     }
     shell.stdin(pipe_at(ProcessRole::Head, Stdio::null));
     shell.stdout(pipe_at(ProcessRole::End, Stdio::inherit));
@@ -126,13 +126,16 @@ fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProces
         let errno = Some(error.errno);
         Failure::new("start", SHELL, reason_text(&error.into())).with_errno(errno)
     };
-    opening.steps.announce(StepResource::Thread, command).map_err(refused)?;
+    opening.rollback_log.announce(StepResource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop((ids, inheritable));
     let (input, output) = (group.take_stdin(), group.take_stdout());
     let limit = StopFlag::new(&opening.stopped);
     let process = Arc::new(Process::new_started(command, group, role, limit));
-    opening.steps.announce(StepResource::Descriptor, "access to its pipes").map_err(refused)?;
+    opening
+        .rollback_log
+        .announce(StepResource::Descriptor, "access to its pipes")
+        .map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");

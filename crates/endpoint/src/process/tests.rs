@@ -47,7 +47,7 @@ impl ProgramHalves {
             match given {
                 SourceStatus::End => return bytes,
                 SourceStatus::Wait { readable: true, .. } => {
-                    sys::poll::readable(&[output.descriptor().unwrap()], None);
+                    sys::poll::wait_until_readable(&[output.descriptor().unwrap()], None);
                 }
                 _ => {}
             }
@@ -155,7 +155,7 @@ fn closed_output_ends_program_without_failure() {
     let output = yes.output.as_mut().unwrap();
     let mut pool = small_segment_pool(1 << 18);
     while produce_once(output.as_mut(), &mut pool, 64, 7).unwrap().1.is_empty() {
-        sys::poll::readable(&[output.descriptor().unwrap()], None);
+        sys::poll::wait_until_readable(&[output.descriptor().unwrap()], None);
     }
     output.close();
     assert_eq!(
@@ -172,7 +172,7 @@ fn stop_ends_source_program_and_drains_filter_program() {
         ProcessRole::Head,
     );
     let output = source.output.as_mut().unwrap();
-    sys::poll::readable(&[output.descriptor().unwrap()], None);
+    sys::poll::wait_until_readable(&[output.descriptor().unwrap()], None);
     assert!(output.stop(), "the remaining output can still be read");
     assert_eq!(source.close_and_read_rest(), b"first\nlast words\n");
     assert!(!source.output.as_mut().unwrap().stop());
@@ -190,7 +190,7 @@ fn dropped_program_is_killed() {
     let mut program = start_program("trap '' TERM; echo here; exec sleep 1000", ProcessRole::Head);
     let output = program.output.take().unwrap();
     let descriptor = output.descriptor().unwrap().try_clone_to_owned().unwrap();
-    sys::poll::readable(&[output.descriptor().unwrap()], None);
+    sys::poll::wait_until_readable(&[output.descriptor().unwrap()], None);
     drop((output, program));
     testkit::wait_until_closed(&descriptor);
     let mut text = String::new();

@@ -58,7 +58,7 @@ pub(super) struct Item {
 
 /// Returns the longest prefix of `items` that fits into one bundle of a shared ring, and the length
 /// of this bundle in bytes. Returns `None` if there are no items.
-pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
+pub(super) fn split_next_bundle(items: &[Item]) -> Option<(&[Item], usize)> {
     let (mut count, mut frames) = (0, 0);
     for item in items.iter().take(BUNDLE_BLOCKS_MAX) {
         if count > 0 && frames_offset(count + 1) + frames + item.length > BUNDLE_SIZE_MAX {
@@ -71,9 +71,9 @@ pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
 }
 
 /// Writes the beginning of a bundle of a shared ring, up to the frames, into `room`. The length of
-/// `room` must be the length that [`next`] returned. `first` is the number of the first block.
-/// `framed` is true if the ring holds fragments of messages. Returns the part of `room` into which
-/// the caller must copy the frames, or `None` if `room` is too short.
+/// `room` must be the length that [`split_next_bundle`] returned. `first` is the number of the
+/// first block. `framed` is true if the ring holds fragments of messages. Returns the part of
+/// `room` into which the caller must copy the frames, or `None` if `room` is too short.
 pub(super) fn write_index<'r>(
     items: &[Item],
     (first, framed): (u64, bool),
@@ -150,7 +150,7 @@ impl BundleCursor {
     }
 
     /// Returns the number of blocks in the bundle that have not been processed yet.
-    pub(super) const fn left(&self) -> usize {
+    pub(super) const fn remaining_blocks(&self) -> usize {
         self.count - self.passed
     }
 
@@ -161,7 +161,7 @@ impl BundleCursor {
 
     /// Returns true if the bundle holds fragments of messages, and false if it holds blocks of
     /// streams.
-    pub(super) const fn is_framed(&self) -> bool {
+    pub(super) const fn holds_fragments(&self) -> bool {
         self.framed
     }
 
@@ -198,7 +198,7 @@ impl BundleCursor {
             position: u64::from_ne_bytes(*position),
             number: self.first + self.passed as u64,
             begins: length & 1 == 1,
-            framed: self.framed,
+            holds_fragments: self.framed,
         };
         let end = usize::try_from(length >> 1).ok().and_then(|n| self.frame_at.checked_add(n));
         let end = end.filter(|end| *end <= self.length).ok_or(MessageDefect::Length)?;
@@ -206,7 +206,7 @@ impl BundleCursor {
     }
 
     /// Marks the next block, whose frame ends at offset `frame_end`, as processed.
-    pub(super) const fn pass(&mut self, frame_end: usize) {
+    pub(super) const fn advance(&mut self, frame_end: usize) {
         (self.passed, self.frame_at) = (self.passed + 1, frame_end);
     }
 }
@@ -219,8 +219,12 @@ mod tests {
 
     fn item(number: u64, class: u32, length: usize) -> Item {
         let position = number * 7;
-        let stamp =
-            SharedStamp { position, number, begins: number.is_multiple_of(3), framed: true };
+        let stamp = SharedStamp {
+            position,
+            number,
+            begins: number.is_multiple_of(3),
+            holds_fragments: true,
+        };
         let short = u32::try_from(length).unwrap();
         let context =
             BlockMetadata { time: number, session: 3, origin: 0, flags: BlockFlags::FIRST };
@@ -231,7 +235,7 @@ mod tests {
     /// Returns the bytes of a bundle with these items, for a test. All bytes of a frame are equal
     /// to the number of the frame's block, modulo 251.
     fn write(items: &[Item]) -> Vec<u8> {
-        let (these, length) = next(items).unwrap();
+        let (these, length) = split_next_bundle(items).unwrap();
         assert_eq!(these.len(), items.len(), "one bundle");
         let mut bytes = vec![0xaa; length];
         let mut rest = write_index(items, (items[0].stamp.number, true), &mut bytes).unwrap();
@@ -267,19 +271,19 @@ mod tests {
                 (0..count).map(|n| item(1000 + n as u64, n as u32, n * 5 % 97)).collect();
             let bytes = write(&items);
             let (mut bundle, decoded) = begin(&bytes);
-            assert_eq!((decoded, bundle.first, bundle.is_framed()), (Ok(()), 1000, true));
+            assert_eq!((decoded, bundle.first, bundle.holds_fragments()), (Ok(()), 1000, true));
             assert!(bundle.classes().eq((0..count as u32).map(Class)), "{count}");
             copy_items(&mut bundle, &bytes);
             for (done, item) in items.iter().enumerate() {
-                assert_eq!(bundle.left(), count - done);
+                assert_eq!(bundle.remaining_blocks(), count - done);
                 let (stamp, entry, frame) = bundle.next().unwrap();
                 assert_eq!((stamp, entry), (item.stamp, item.entry));
                 let wanted = u8::try_from(item.stamp.number % 251).unwrap();
                 assert_eq!(frame.len(), item.length);
                 assert!(bytes[frame.clone()].iter().all(|byte| *byte == wanted));
-                bundle.pass(frame.end);
+                bundle.advance(frame.end);
             }
-            assert_eq!((bundle.left(), bundle.frame_at), (0, bytes.len()));
+            assert_eq!((bundle.remaining_blocks(), bundle.frame_at), (0, bytes.len()));
         }
     }
 
@@ -287,15 +291,19 @@ mod tests {
     fn o6_large_batch_is_split_into_several_bundles() {
         let items: Vec<Item> = (0..40).map(|n| item(n, 0, 20_000)).collect();
         let (mut rest, mut lengths) = (&items[..], Vec::new());
-        while let Some((these, length)) = next(rest) {
+        while let Some((these, length)) = split_next_bundle(rest) {
             assert!(length <= BUNDLE_SIZE_MAX && length > these.len() * 20_000);
             lengths.push(these.len());
             rest = &rest[these.len()..];
         }
         assert_eq!(lengths, [6, 6, 6, 6, 6, 6, 4]);
         let long = [item(0, 0, 1 << 19), item(1, 0, 1)];
-        assert_eq!(next(&long).map(|(these, _)| these.len()), Some(1), "a bundle of its own");
-        assert!(next(&[]).is_none());
+        assert_eq!(
+            split_next_bundle(&long).map(|(these, _)| these.len()),
+            Some(1),
+            "a bundle of its own"
+        );
+        assert!(split_next_bundle(&[]).is_none());
     }
 
     #[test]
@@ -321,7 +329,7 @@ mod tests {
             decoded.unwrap();
             copy_items(&mut bundle, &bytes);
             let (.., first) = bundle.next().unwrap();
-            bundle.pass(first.end);
+            bundle.advance(first.end);
             assert_eq!(bundle.next().err(), Some(MessageDefect::Length), "{length}");
         }
     }
@@ -336,14 +344,14 @@ mod tests {
             }
             let (mut bundle, decoded) = begin(&bytes);
             if decoded.is_err() {
-                assert_eq!(bundle.left(), 0);
+                assert_eq!(bundle.remaining_blocks(), 0);
                 continue;
             }
             copy_items(&mut bundle, &bytes);
-            while bundle.left() > 0 {
+            while bundle.remaining_blocks() > 0 {
                 let Ok((.., frame)) = bundle.next() else { break };
                 assert!(frame.start <= frame.end && frame.end <= bytes.len());
-                bundle.pass(frame.end);
+                bundle.advance(frame.end);
             }
         }
     }

@@ -35,5 +35,5 @@ the prefix has lost, in any of its filters), `unread` (in the ring at the end)."
         ParameterType::Text,
         "the start that the requests have in common",
     )],
-    ..Description::SOURCE
+    ..Description::SOURCE_DEFAULTS
 };

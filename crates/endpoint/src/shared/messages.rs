@@ -16,7 +16,7 @@ const OPEN_MESSAGES_PER_MAP_MAX: usize = 1 << 17;
 
 /// Returns the map key for the session and the direction of a block.
 fn direction_key(context: BlockMetadata) -> u64 {
-    u64::from(context.session) << 1 | u64::from(context.flags.has(BlockFlags::BACKWARD))
+    u64::from(context.session) << 1 | u64::from(context.flags.contains(BlockFlags::BACKWARD))
 }
 
 /// The writer's table of open messages, with the number of the block that begins each message. Only
@@ -34,8 +34,8 @@ impl WriterMessages {
     /// message.
     pub(super) fn message_start_number(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
-        let begins = flags.has(BlockFlags::FIRST);
-        let ends = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);
+        let begins = flags.contains(BlockFlags::FIRST);
+        let ends = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END);
         if begins && !ends {
             if self.young.len() >= OPEN_MESSAGES_PER_MAP_MAX {
                 self.old = std::mem::take(&mut self.young);
@@ -79,9 +79,9 @@ pub(super) enum FragmentAdmission {
     /// The message began after the reader joined, and no fragment of it was overwritten.
     Whole,
     /// The message began before the reader joined.
-    Unbegun,
+    BegunBeforeJoin,
     /// A fragment of the message may have been overwritten.
-    Torn,
+    FragmentLost,
 }
 
 impl ReaderMessages {
@@ -93,14 +93,18 @@ impl ReaderMessages {
     /// Decides whether the reader may process a fragment of a message in the shared ring.
     pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentAdmission {
         let flags = entry.context.flags;
-        let begins = flags.has(BlockFlags::FIRST);
+        let begins = flags.contains(BlockFlags::FIRST);
         if !begins && stamp.position <= self.from {
             let is_known = stamp.position > self.joined;
-            return if is_known { FragmentAdmission::Torn } else { FragmentAdmission::Unbegun };
+            return if is_known {
+                FragmentAdmission::FragmentLost
+            } else {
+                FragmentAdmission::BegunBeforeJoin
+            };
         }
         self.begun += u64::from(begins);
         self.time = entry.context.time;
-        let ends = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);
+        let ends = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END);
         if ends && !self.open.is_empty() {
             self.open.remove(&direction_key(entry.context));
         } else if begins && !ends {

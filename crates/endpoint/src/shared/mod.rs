@@ -139,7 +139,7 @@ fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, 
         }
         let Some(starter) = PREFIX_STARTER.get() else {
             let failure = wrong(&"no process runs it, and this program cannot start one");
-            return Err(failure.hint("start one with `streamline run`"));
+            return Err(failure.with_hint("start one with `streamline run`"));
         };
         if let PrefixStartOutcome::Ended(why) = starter(prefix)? {
             message = why;

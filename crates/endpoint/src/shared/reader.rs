@@ -21,10 +21,10 @@ use filter::Amount;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread::JoinHandle;
 
+mod pause;
 mod reading;
-mod rest;
 
-use rest::{PAUSE_DURATION_NS, Rest};
+use pause::{PAUSE_DURATION_NS, Pause};
 
 /// The catalog entry of `shared`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
@@ -41,7 +41,7 @@ const REJOIN_INTERVAL_NS: u64 = 10_000_000;
 const SILENT_EXITS_MAX: u64 = 8;
 
 /// The source `shared`, which reads the ring of a shared prefix.
-struct Shared {
+struct SharedSource {
     prefix: String,
     /// The network interface that the shared prefix observes, or `None` if the text of the prefix
     /// names no interface.
@@ -54,7 +54,7 @@ struct Shared {
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
     sessions: ReaderSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
-    created: Vec<Entry>,
+    created_blocks: Vec<Entry>,
     /// A block that has been read from the ring but must be emitted after the blocks in `created`,
     /// which did not all fit into one pass. `None` if no block is waiting.
     deferred: Option<DeferredBlock>,
@@ -62,18 +62,18 @@ struct Shared {
     bundle: BundleCursor,
     /// Dbuf id in the pointers to blocks whose bytes this source did not copy, because no filter or
     /// sink reads them. The id refers to no memory. `None` if no ids remain.
-    absent: Option<DbufId>,
+    placeholder_dbuf: Option<DbufId>,
     origin: u16,
     asleep: bool,
-    rest: Option<Rest>,
-    /// True if blocks have been read since the source last paused ([`rest`]).
+    rest: Option<Pause>,
+    /// True if blocks have been read since the source last paused ([`pause`]).
     has_read: bool,
     /// True if blocks were overwritten between the last block that was read and the next one.
     is_gap: bool,
     /// Number of the next block in the ring, or `None` before the first one has been read.
     next_block: Option<u64>,
     /// Number of the next bundle to read from the shared ring, counted from 0.
-    next: u64,
+    next_bundle: u64,
     /// Number of the bundle in the ring at which a stopped source ends, or `None` while the source
     /// is not stopped.
     end_number: Option<u64>,
@@ -124,19 +124,19 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default().to_owned();
     let interface = PrefixInterface::find(&prefix);
     let input = join_ring(&prefix, interface)?;
-    Ok(Box::new(Shared {
+    Ok(Box::new(SharedSource {
         prefix,
         interface,
         // Approximate; the first bundle that is read contains the exact number.
-        next: input.writer_counts().blocks,
+        next_bundle: input.writer_counts().blocks,
         lost_at_join: input.lost_before(),
         input: Some(input),
         rejoin: None,
         sessions: ReaderSessions::default(),
-        created: Vec::new(),
+        created_blocks: Vec::new(),
         deferred: None,
         bundle: BundleCursor::default(),
-        absent: buffer::ids::allocate_id(),
+        placeholder_dbuf: buffer::ids::allocate_id(),
         origin: opening.origin,
         asleep: false,
         rest: None,
@@ -157,7 +157,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     }))
 }
 
-impl Source for Shared {
+impl Source for SharedSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let before = self.emitted.blocks;
         if let Some(until) = self.current_pause_end(intake.now) {
@@ -192,7 +192,7 @@ impl Source for Shared {
                 ReadBlocksOutcome::Nothing if self.emitted.blocks > before => break again,
                 ReadBlocksOutcome::Nothing if std::mem::take(&mut self.has_read) => {
                     let until = intake.now + PAUSE_DURATION_NS;
-                    self.announce_rest(until);
+                    self.announce_pause(until);
                     break SourceStatus::Wait { until: Some(until), readable: true };
                 }
                 ReadBlocksOutcome::Nothing => match self.announce_sleep() {
@@ -257,18 +257,18 @@ impl Source for Shared {
     }
 }
 
-impl Shared {
+impl SharedSource {
     /// Emits the blocks created by this source. Returns false if they do not all fit in the intake.
     fn emit_created_blocks(&mut self, intake: &mut Intake<'_>) -> bool {
-        if self.created.is_empty() {
+        if self.created_blocks.is_empty() {
             return true;
         }
-        let count = self.created.len().min(intake.room());
-        for entry in self.created.drain(..count) {
-            self.emitted.add(entry.pointer.length());
+        let count = self.created_blocks.len().min(intake.room());
+        for entry in self.created_blocks.drain(..count) {
+            self.emitted.add_block(entry.pointer.length());
             intake.append_block_entry(entry);
         }
-        self.created.is_empty()
+        self.created_blocks.is_empty()
     }
 
     /// Disconnects from the ring, and ends the sessions whose blocks were read from the ring.
@@ -276,7 +276,7 @@ impl Shared {
         self.lost_in_earlier = self.prefix_losses();
         (self.input, self.lost_at_join) = (None, 0);
         (self.next_block, self.is_gap, self.bundle) = (None, false, BundleCursor::default());
-        self.sessions.end_all(&mut self.created);
+        self.sessions.end_all(&mut self.created_blocks);
     }
 
     /// Starts a thread that finds or starts another process for the prefix. Fails if too many
@@ -312,7 +312,7 @@ impl Shared {
         let ended =
             || Failure::new("share", &*self.prefix, "the thread that searches for it has ended");
         let input = thread.join().map_err(|_| ended())??;
-        self.next = input.writer_counts().blocks;
+        self.next_bundle = input.writer_counts().blocks;
         self.lost_at_join = input.lost_before();
         self.input = Some(input);
         Ok(true)

@@ -34,13 +34,13 @@ pub(super) struct SharedStamp {
     /// True for the first block of a session in a ring of streams.
     pub(super) begins: bool,
     /// True if the ring holds fragments of messages, false if it holds blocks of streams.
-    pub(super) framed: bool,
+    pub(super) holds_fragments: bool,
 }
 
 /// Progress of an open session. The arrays contain the position and the end of each direction,
 /// forward first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Progress {
+struct SessionProgress {
     position: [u64; 2],
     ended: [bool; 2],
     /// Class of the session's latest block.
@@ -49,26 +49,26 @@ struct Progress {
     time: u64,
 }
 
-impl Progress {
+impl SessionProgress {
     /// Updates the progress of a session with the session's next block. Returns true if both
     /// directions have ended.
     fn advance(&mut self, entry: &Entry) -> bool {
         let way = direction_index(entry.context);
         self.position[way] += u64::from(entry.pointer.length());
-        self.ended[way] |= entry.context.flags.has(BlockFlags::END);
+        self.ended[way] |= entry.context.flags.contains(BlockFlags::END);
         (self.class, self.time) = (entry.pointer.class, entry.context.time);
         self.ended == [true; 2]
     }
 }
 
 fn direction_index(context: BlockMetadata) -> usize {
-    usize::from(context.flags.has(BlockFlags::BACKWARD))
+    usize::from(context.flags.contains(BlockFlags::BACKWARD))
 }
 
 /// The writer's table of sessions that have begun but not ended.
 #[derive(Debug, Default)]
 pub(super) struct WriterSessions {
-    open: SessionMap<Progress>,
+    open: SessionMap<SessionProgress>,
     /// The open messages in a ring of messages; `None` for a ring of streams.
     messages: Option<WriterMessages>,
 }
@@ -82,7 +82,7 @@ impl WriterSessions {
 
     /// Returns true if the ring holds fragments of messages, and false if it holds blocks of
     /// streams.
-    pub(super) const fn is_framed(&self) -> bool {
+    pub(super) const fn holds_fragments(&self) -> bool {
         self.messages.is_some()
     }
 
@@ -93,29 +93,29 @@ impl WriterSessions {
         let session = entry.context.session;
         let framed = self.messages.is_some();
         if session == 0 {
-            return SharedStamp { number, framed, ..SharedStamp::default() };
+            return SharedStamp { number, holds_fragments: framed, ..SharedStamp::default() };
         }
         if let Some(messages) = &mut self.messages {
             let position = messages.message_start_number(entry, number);
-            return SharedStamp { position, number, begins: false, framed };
+            return SharedStamp { position, number, begins: false, holds_fragments: framed };
         }
         let mut begins = false;
         let open = self.open.entry(session.into()).or_insert_with(|| {
             begins = true;
-            Progress::default()
+            SessionProgress::default()
         });
         let position = open.position[direction_index(entry.context)];
         if open.advance(entry) {
             self.open.remove(&session.into());
         }
-        SharedStamp { position, number, begins, framed: false }
+        SharedStamp { position, number, begins, holds_fragments: false }
     }
 }
 
 /// The sessions or messages of a shared ring that a reader has admitted.
 #[derive(Debug, Default)]
 pub(super) struct ReaderSessions {
-    open: SessionMap<Progress>,
+    open: SessionMap<SessionProgress>,
     pub(super) messages: ReaderMessages,
     /// Number of sessions whose first block the reader has seen.
     pub(super) begun: u64,
@@ -128,12 +128,12 @@ pub(super) struct ReaderSessions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
     /// The block is admitted. The caller must first emit the blocks that were added to `before`.
-    Follows,
+    Admitted,
     /// The block is refused: its session or message began before this reader joined, the beginning
     /// was overwritten, or the session misses too many bytes.
-    Unbegun,
+    BeginningMissed,
     /// The block is refused: a fragment of its message was overwritten.
-    Headless,
+    FragmentLost,
 }
 
 impl ReaderSessions {
@@ -148,17 +148,17 @@ impl ReaderSessions {
         before: &mut Vec<Entry>,
     ) -> Admission {
         let session = entry.context.session;
-        if stamp.framed && is_gap {
+        if stamp.holds_fragments && is_gap {
             self.torn += self.messages.end_all(stamp.number, before);
         }
         if session == 0 {
-            return Admission::Follows;
+            return Admission::Admitted;
         }
-        if stamp.framed {
+        if stamp.holds_fragments {
             return match self.messages.admit(stamp, entry) {
-                FragmentAdmission::Whole => Admission::Follows,
-                FragmentAdmission::Torn => Admission::Headless,
-                FragmentAdmission::Unbegun => Admission::Unbegun,
+                FragmentAdmission::Whole => Admission::Admitted,
+                FragmentAdmission::FragmentLost => Admission::FragmentLost,
+                FragmentAdmission::BegunBeforeJoin => Admission::BeginningMissed,
             };
         }
         let key = u64::from(session);
@@ -166,11 +166,11 @@ impl ReaderSessions {
             // The session number is used again, which means that the end of the earlier session was
             // overwritten.
             self.end_session(session, before);
-            self.open.insert(key, Progress::default());
+            self.open.insert(key, SessionProgress::default());
             self.begun += 1;
         }
         let way = direction_index(entry.context);
-        let Some(open) = self.open.get_mut(&key) else { return Admission::Unbegun };
+        let Some(open) = self.open.get_mut(&key) else { return Admission::BeginningMissed };
         let missing = stamp.position.checked_sub(open.position[way]);
         match missing {
             Some(0) => {}
@@ -182,13 +182,13 @@ impl ReaderSessions {
             _ => {
                 self.torn += 1;
                 self.end_session(session, before);
-                return Admission::Unbegun;
+                return Admission::BeginningMissed;
             }
         }
         if open.advance(entry) {
             self.open.remove(&key);
         }
-        Admission::Follows
+        Admission::Admitted
     }
 
     /// Ends a session. For each direction that is still open, appends a hole of length 0 to `to`,
@@ -218,7 +218,7 @@ impl ReaderSessions {
 /// Adds holes with a total length of `missing` bytes to `to`. The holes represent the bytes lost
 /// before the block of `entry`.
 fn add_holes(mut missing: u64, entry: &Entry, to: &mut Vec<Entry>) {
-    let flags = if entry.context.flags.has(BlockFlags::BACKWARD) {
+    let flags = if entry.context.flags.contains(BlockFlags::BACKWARD) {
         BlockFlags::BACKWARD
     } else {
         BlockFlags::NONE

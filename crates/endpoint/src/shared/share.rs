@@ -9,7 +9,7 @@ use super::bundle::{self, Item};
 use super::interface::PrefixInterface;
 use super::sessions::WriterSessions;
 use super::{ring_name, vacancy_descriptor};
-use crate::named::output::ring_report;
+use crate::named::ring_sinks::ring_report;
 use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry, message};
 use abi::DbufId;
 use abi::access::AccessList;
@@ -85,7 +85,7 @@ const FLUSH_INTERVAL_NS: Time = 10_000_000;
 
 /// A sink that writes to the ring of a shared prefix. A prefix is the sequence of filters with
 /// which several requests begin.
-struct Share {
+struct ShareSink {
     host: Arc<Host>,
     output: Option<Output>,
     address: Address,
@@ -115,15 +115,15 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
     let id = DbufId::new(1).ok_or_else(|| wrong(&"no id"))?;
     let config = Config::new(id).policy(Policy::Overwrite);
-    let config = config.capacity(opening.arguments.usize_number("size"));
+    let config = config.capacity(opening.arguments.number_as_usize("size"));
     let address = Address::for_current_user(&name).map_err(|error| wrong(&error))?;
     let host = Arc::new(Host::open().map_err(|error| wrong(&error))?);
-    let access = AccessList::private(sys::process::identity());
+    let access = AccessList::private(sys::process::effective_ids());
     let limits = ReaderLimits { readers: READERS_MAX, ..ReaderLimits::default() };
     let output = host.create(&name, access, &config, limits).map_err(|error| wrong(&error))?;
     let watch = opening.arguments.flag("last").then(|| ReaderWatch::start(&host, &address));
     let watch = watch.transpose().map_err(|error| wrong(&error))?;
-    Ok(Box::new(Share {
+    Ok(Box::new(ShareSink {
         host,
         output: Some(output),
         address,
@@ -142,7 +142,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     }))
 }
 
-impl Sink for Share {
+impl Sink for ShareSink {
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         self.last_time = now;
@@ -156,7 +156,7 @@ impl Sink for Share {
                 (message::entry_for_sending(&block), self.number + items.len() as u64);
             let stamp = self.sessions.stamp(&entry, number);
             match readers {
-                0 => self.unread.add(block.length()),
+                0 => self.unread.add_block(block.length()),
                 _ => items.push(Item { stamp, entry, length: block.frame.len() }),
             }
         }
@@ -203,14 +203,14 @@ impl Sink for Share {
     }
 }
 
-impl Share {
+impl ShareSink {
     /// Writes the blocks of a batch that have not been dropped or consumed. `items` are their
     /// stamps and entries.
     fn write_bundles(&mut self, batch: &Batch<'_>, items: &[Item]) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let mut done = 0;
-        while let Some((items, length)) = items.get(done..).and_then(bundle::next) {
-            let first = (self.number, self.sessions.is_framed());
+        while let Some((items, length)) = items.get(done..).and_then(bundle::split_next_bundle) {
+            let first = (self.number, self.sessions.holds_fragments());
             let written = output.write_with(length, |room| {
                 let Some(frames) = bundle::write_index(items, first, room) else { return 0 };
                 let mut rest = frames;
@@ -228,7 +228,7 @@ impl Share {
                     return Err(Failure::new("write to", self.address.to_string(), fault));
                 }
             };
-            items.iter().for_each(|item| amount.add(item.entry.pointer.length()));
+            items.iter().for_each(|item| amount.add_block(item.entry.pointer.length()));
             // Readers detect the missing numbers as a gap.
             self.number += items.len() as u64;
             done += items.len();
@@ -237,7 +237,7 @@ impl Share {
     }
 }
 
-impl Share {
+impl ShareSink {
     /// Ends the stream. If this sink has a [`ReaderWatch`], first withdraws the ring names of all
     /// `share last=yes` sinks of this process. Otherwise, a reader that reaches the end of one ring
     /// and starts a new process could join another ring of this exiting process.
@@ -249,7 +249,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for ShareSink {
     fn drop(&mut self) {
         // Ends the stream before its host ends, so that the name is free again when this function
         // returns.
@@ -266,7 +266,7 @@ struct WatchedName {
     address: Address,
     /// Event that is notified when the number of the ring's readers changes. It wakes the thread
     /// that watches the name.
-    readers: Arc<EventFd>,
+    readers_changed: Arc<EventFd>,
 }
 
 /// The ring names of all `share last=yes` sinks of this process. There is one name for each filter
@@ -289,12 +289,16 @@ impl ReaderWatch {
         let (stopped, changed) = (Arc::clone(&stop), Arc::clone(&readers));
         let (host, own_address) = (Arc::clone(host), address.clone());
         let mut names = lock_watched_names();
-        names.push(WatchedName { host: Arc::clone(&host), address: own_address, readers });
+        names.push(WatchedName {
+            host: Arc::clone(&host),
+            address: own_address,
+            readers_changed: readers,
+        });
         // Each thread counts the readers of all names.
         for name in names.iter() {
             name.host.notify_on_reader_change(&changed);
             if name.address != *address {
-                host.notify_on_reader_change(&name.readers);
+                host.notify_on_reader_change(&name.readers_changed);
             }
         }
         drop(names);
@@ -339,7 +343,9 @@ fn watch_readers(stop: &EventFd, changed: &EventFd) {
         }
         drop(names);
         let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        if sys::poll::readable(&[stop.as_fd(), changed.as_fd()], left).first() == Some(&true) {
+        if sys::poll::wait_until_readable(&[stop.as_fd(), changed.as_fd()], left).first()
+            == Some(&true)
+        {
             return;
         }
     }

@@ -35,7 +35,7 @@ fn write_and_read_entries(
             reader.messages.join(number as u64);
         }
         let is_gap = next.replace(number + 1).is_some_and(|next| next != number);
-        if reader.admit(stamp, entry, is_gap, &mut all) == Admission::Follows {
+        if reader.admit(stamp, entry, is_gap, &mut all) == Admission::Admitted {
             all.push(*entry);
         }
     }
@@ -80,7 +80,7 @@ fn o6_lost_blocks_become_a_hole_of_equal_length() {
         let (got, _) = read_with_missed_blocks(&all, |number| number == missed);
         let bytes = |session, back: bool| -> u32 {
             let of = |(s, _, flags): &&(u32, u32, BlockFlags)| {
-                *s == session && flags.has(BACKWARD) == back
+                *s == session && flags.contains(BACKWARD) == back
             };
             got.iter().filter(of).map(|block| block.1).sum()
         };

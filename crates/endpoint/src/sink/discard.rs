@@ -14,7 +14,7 @@ Discards its input. The report shows the number of blocks and the number of byte
 Reads no byte, so it adds no cost to the filters before it.",
     example: "replay web.pcap | tcp | discard",
     reads: ReadDepth::Nothing,
-    kernel: Some(filter::PASS_THROUGH_TWIN),
+    emit_twin: Some(filter::PASS_THROUGH_TWIN),
     ..Description::SINK_DEFAULTS
 };
 

@@ -146,7 +146,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     if arguments.text("into").is_some_and(is_standard_output) {
         let why = "each trigger writes a file of its own";
         let hint = "name a file, or use `pcap` for one capture of all frames";
-        return Err(Failure::new("freeze into", "standard output", why).hint(hint));
+        return Err(Failure::new("freeze into", "standard output", why).with_hint(hint));
     }
     let directory = into.parent().filter(|directory| !directory.as_os_str().is_empty());
     if directory.is_some_and(|directory| !directory.is_dir()) {
@@ -156,7 +156,8 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let when = arguments.text("when").map(|when| compile_trigger(when, arguments)).transpose()?;
     let number = |name| arguments.number(name).unwrap_or_default();
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
-    let compresses = if opening.live { CompressionMode::Own } else { CompressionMode::Caller };
+    let compresses =
+        if opening.live { CompressionMode::OwnThread } else { CompressionMode::CallingThread };
     Ok(Box::new(FreezeSink {
         into,
         trigger: when,
@@ -248,7 +249,7 @@ impl FreezeSink {
             self.close_capture();
         }
         let triggers = match &mut self.trigger {
-            None => block.pointer.class.answered(),
+            None => block.pointer.class.is_answered(),
             Some(when) => when.matches(block),
         };
         self.history.push(block);
@@ -292,7 +293,7 @@ impl FreezeSink {
         let room = self.history.capture_size().saturating_add(self.bytes);
         self.capture =
             Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
-        let none = History::new(HistoryLimits::NONE, CompressionMode::Caller);
+        let none = History::new(HistoryLimits::NONE, CompressionMode::CallingThread);
         let history = std::mem::replace(&mut self.history, none);
         history.visit_frames_since(HistoryStart::Oldest, |header, frame| {
             self.add_frame(header, frame)
@@ -532,7 +533,7 @@ mod tests {
     }
 
     fn new_freeze(path: &str) -> FreezeSink {
-        let none = CompressionMode::Caller;
+        let none = CompressionMode::CallingThread;
         FreezeSink {
             into: path.into(),
             trigger: None,

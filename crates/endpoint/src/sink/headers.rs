@@ -31,7 +31,7 @@ pub(crate) struct Headers<'a> {
 impl<'a> Headers<'a> {
     /// Parses the headers of the frame that contains a block. Returns `None` for blocks without a
     /// frame.
-    pub(crate) fn headers_of_frame(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn parse_frame(block: &Block<'a>) -> Option<Self> {
         if !block.marks.is_frame() {
             return None;
         }
@@ -42,7 +42,7 @@ impl<'a> Headers<'a> {
     /// Parses the headers of a block that a filter derived from a frame, such as decompressed
     /// bytes. These headers precede the derived bytes ([`Block::headers`]). Returns `None` for
     /// other blocks.
-    pub(crate) fn headers_of_derived_block(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn parse_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {
             return None;
@@ -135,10 +135,10 @@ impl fmt::Display for Headers<'_> {
         if self.layers.faults.malformed {
             f.write_str(", malformed")?;
         }
-        if self.layers.faults.deep {
+        if self.layers.faults.too_deep {
             f.write_str(", too deep")?;
         }
-        if self.layers.faults.cut {
+        if self.layers.faults.truncated {
             f.write_str(", cut")?;
         }
         Ok(())
@@ -156,7 +156,7 @@ mod tests {
                        04d20050 00000001 00000007 5018 0200 0000 0000 6869";
 
     fn headers_phrase(digits: &str) -> String {
-        Headers::headers_of_frame(&frame_block(&decode_hex(&format!("{ETHERNET}{digits}"))))
+        Headers::parse_frame(&frame_block(&decode_hex(&format!("{ETHERNET}{digits}"))))
             .unwrap()
             .to_string()
     }
@@ -208,8 +208,8 @@ mod tests {
         let hardware = "02:00:00:00:00:01 > 02:00:00:00:00:02";
         assert_eq!(headers_phrase("88cc 0207"), format!("{hardware} ethertype 0x88cc"));
         assert_eq!(headers_phrase("0800 45"), format!("{hardware} IP, cut"));
-        assert!(Headers::headers_of_frame(&frameless_block(b"a line")).is_none());
-        let strange = Headers::headers_of_frame(&block_with_marks(Marks::frame(147, 3, 3), b"abc"))
+        assert!(Headers::parse_frame(&frameless_block(b"a line")).is_none());
+        let strange = Headers::parse_frame(&block_with_marks(Marks::frame(147, 3, 3), b"abc"))
             .unwrap()
             .to_string();
         assert_eq!(strange, "147");
@@ -219,8 +219,7 @@ mod tests {
     fn truncated_frames_do_not_panic() {
         let whole = decode_hex(&format!("{ETHERNET}{TCP}"));
         for length in 0..whole.len() {
-            let text =
-                Headers::headers_of_frame(&frame_block(&whole[..length])).unwrap().to_string();
+            let text = Headers::parse_frame(&frame_block(&whole[..length])).unwrap().to_string();
             assert!(text.contains("cut"), "{length}: {text}");
         }
     }

@@ -4,13 +4,13 @@
 //! [`JsonLine`] is the schema in version [`VERSION`]. Unknown values are omitted. Within a version,
 //! fields keep their names and types, but new fields may be added.
 
+use super::buffered_output::BufferedOutputFile;
 use super::class_names::ClassNames;
 use super::headers::Headers;
+use super::json_object::{add_member, append_line, write_line};
 use super::message::{MessageCounts, MessageRecord};
-use super::object::{add_member, append_line, write_line};
-use super::out::BufferedOutputFile;
 use super::text_sink::{BlockFormatter, TextSink};
-use crate::clock::Rfc3339;
+use crate::timestamp_text::Rfc3339;
 use crate::{Failure, OpenArguments, Origins, Sink, SinkEntry};
 use abi::{BlockFlags, Direction};
 use base64::display::Base64Display;
@@ -102,13 +102,13 @@ impl JsonLine<'_> {
     fn write_block<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let (json, block, flags) = (self.json, self.block, self.block.context.flags);
         let message = json.form == Form::Message;
-        add_member(map, "first", message.then(|| flags.has(BlockFlags::FIRST)))?;
-        add_member(map, "last", message.then(|| flags.has(BlockFlags::LAST)))?;
+        add_member(map, "first", message.then(|| flags.contains(BlockFlags::FIRST)))?;
+        add_member(map, "last", message.then(|| flags.contains(BlockFlags::LAST)))?;
         map.serialize_entry("length", &block.length())?;
         map.serialize_entry("wire_length", &block.marks.wire_length)?;
         map.serialize_entry("captured", &block.marks.captured)?;
         add_member(map, "hole", block.pointer.is_hole().then_some(true))?;
-        EndpointFields::from_headers(Headers::headers_of_frame(block).as_ref()).write(map)?;
+        EndpointFields::from_headers(Headers::parse_frame(block).as_ref()).write(map)?;
         match json.payload {
             PayloadEncoding::None => Ok(()),
             PayloadEncoding::Base64 => map.serialize_entry("payload", &Base64(block.bytes())),
@@ -263,7 +263,7 @@ impl JsonFormatter {
         &mut self,
         block: &Block<'b>,
     ) -> Option<Option<MessageRecord<'b>>> {
-        let record = MessageRecord::record_of_block(block);
+        let record = MessageRecord::from_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
         let has_line = !(hidden && self.described.is_counted(block));
         self.described.count_block(block);

@@ -4,8 +4,8 @@
 //! `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are untrusted: texts
 //! are printed without control characters, and malformed fields are omitted.
 
-use crate::clock::Rfc3339;
-use crate::sink::object::add_member;
+use crate::sink::json_object::add_member;
+use crate::timestamp_text::Rfc3339;
 use abi::text::VisibleText;
 use abi::{BlockFlags, Direction};
 use filter::{Amount, Block, Form, Report, Time};
@@ -25,7 +25,7 @@ pub(crate) struct MessageRecord<'a>(Record<'a>);
 impl<'a> MessageRecord<'a> {
     /// Parses the record of a description block. Returns `None` for other blocks and malformed
     /// records.
-    pub(crate) fn record_of_block(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn from_block(block: &Block<'a>) -> Option<Self> {
         if block.marks.is_description() { Self::parse(block.frame) } else { None }
     }
 
@@ -121,7 +121,9 @@ impl<'a> MessageRecord<'a> {
             let name = field.json();
             match field.shape() {
                 FieldType::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
-                FieldType::List => map.serialize_entry(name, &FieldList { record, field })?,
+                FieldType::RepeatedText => {
+                    map.serialize_entry(name, &FieldList { record, field })?
+                }
                 FieldType::Number => add_member(map, name, record::number(value))?,
                 FieldType::Flag => add_member(map, name, record::number(value).map(|n| n != 0))?,
                 FieldType::Time => add_member(map, name, record::number(value).map(Rfc3339))?,
@@ -238,7 +240,7 @@ impl MessageCounts {
     /// directly follows its description. Always returns false before the first description, because
     /// a filter describes either all of its messages or none of them.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
-        let begins = block.context.flags.has(BlockFlags::FIRST)
+        let begins = block.context.flags.contains(BlockFlags::FIRST)
             && self.open_message != Some(stream_key(block));
         self.has_following_blocks && self.messages > 0 && !begins
     }
@@ -248,7 +250,7 @@ impl MessageCounts {
     pub(crate) fn count_block(&mut self, block: &Block<'_>) {
         if block.marks.is_description() {
             self.messages += 1;
-            let is_single = block.context.flags.has(BlockFlags::LAST);
+            let is_single = block.context.flags.contains(BlockFlags::LAST);
             self.open_message = (!is_single).then(|| stream_key(block));
         } else if self.is_counted(block) {
             self.fragments += 1;

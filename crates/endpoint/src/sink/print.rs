@@ -14,13 +14,13 @@
 //! path has several sources, the headers of the frame, the length of the view, and the class
 //! assigned by the last filter. Captured text is printed without control characters.
 
+use super::buffered_output::BufferedOutputFile;
 use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::json::direction_word;
 use super::message::{MessageCounts, MessagePhrase, MessageRecord};
-use super::out::BufferedOutputFile;
 use super::text_sink::{BlockFormatter, TextSink};
-use crate::clock::TimeOfDay;
+use crate::timestamp_text::TimeOfDay;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use abi::Class;
 use abi::text::VisibleText;
@@ -85,7 +85,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl BlockFormatter for PrintFormatter {
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         // A fragment of a described message has no line of its own.
-        let record = MessageRecord::record_of_block(block);
+        let record = MessageRecord::from_block(block);
         let is_hidden = self.payload == DumpFormat::None && self.described.is_counted(block);
         if record.is_some() || !is_hidden {
             match record {
@@ -129,7 +129,7 @@ impl PrintFormatter {
 
     fn append_line(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         self.begin_line(block, block.context.time, to);
-        match Headers::headers_of_frame(block) {
+        match Headers::parse_frame(block) {
             Some(headers) => add!(to, "{headers}"),
             None => self.append_form(block, to),
         }

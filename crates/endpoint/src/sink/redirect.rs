@@ -48,8 +48,8 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
             "network namespace, by name, path or process id",
         ),
     ],
-    kernel: Some(filter::PASS_THROUGH_TWIN),
-    right: Some(FilterRight::SendFrames),
+    emit_twin: Some(filter::PASS_THROUGH_TWIN),
+    twin_right: Some(FilterRight::SendFrames),
     ..Description::SINK_DEFAULTS
 };
 

@@ -1,6 +1,6 @@
 //! A buffered sink for formats that write text for each block.
 
-use super::out::BufferedOutputFile;
+use super::buffered_output::BufferedOutputFile;
 use crate::{Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
 

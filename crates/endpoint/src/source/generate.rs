@@ -16,8 +16,8 @@ use buffer::pool::Pool;
 use filter::{Amount, Description, LANES, Parameter, ParameterType, Time};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use wire::address::Mac;
+use wire::build::udp_frame;
 use wire::checksum::ChecksumSum;
-use wire::emit::udp_frame;
 use wire::link::LinkType;
 use wire::{ethernet, ipv4, udp};
 
@@ -70,7 +70,7 @@ delay.",
             "the destination port",
         ),
     ],
-    ..Description::SOURCE
+    ..Description::SOURCE_DEFAULTS
 };
 
 /// The catalog entry of `generate`.
@@ -225,7 +225,9 @@ impl GenerateSource {
         let (pool, stride) = (intake.pool, self.template.stride());
         if stride > pool.block_max() {
             let why = format!("the buffers of this path hold {} bytes at most", pool.block_max());
-            return Err(Failure::new("make", "frames", why).hint("give the path larger buffers"));
+            return Err(
+                Failure::new("make", "frames", why).with_hint("give the path larger buffers")
+            );
         }
         let Some(mut draft) = pool.draft(stride, number * stride) else { return Ok(false) };
         let mut written: u16 = 0;

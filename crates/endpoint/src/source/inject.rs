@@ -37,7 +37,7 @@ ends when the injector is dropped. The streamline command itself injects nothing
             "maximum number of waiting bytes",
         ),
     ],
-    ..Description::SOURCE
+    ..Description::SOURCE_DEFAULTS
 };
 
 /// The catalog entry of `inject`.
@@ -157,7 +157,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let Some(shared) = lock(&INJECTORS).get(name).cloned() else {
         let why = "this program injects no frames under this name";
         return Err(Failure::new("open", format!("injector {name}"), why)
-            .hint("make the `Injector` before the path is built"));
+            .with_hint("make the `Injector` before the path is built"));
     };
     let mut queue = lock(&shared.queue);
     if queue.bytes_max > 0 {
@@ -181,7 +181,7 @@ impl Source for InjectSource {
                 return Ok(SourceStatus::retry_at(intake.now));
             };
             intake.append_block_entry(entry);
-            self.emitted.add(entry.pointer.length());
+            self.emitted.add_block(entry.pointer.length());
             queue.bytes -= waiting.bytes.len() as u64;
             queue.frames.pop_front();
         }
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(injector.inject_frame(b"one", LinkType::RAW, 7), InjectOutcome::Queued);
         assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
         let event = source.descriptor().unwrap();
-        assert_eq!(sys::poll::readable(&[event], None), [true]);
+        assert_eq!(sys::poll::wait_until_readable(&[event], None), [true]);
         let (status, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
         assert_eq!((status, emitted.len()), (SourceStatus::Blocks, 2));
         assert_eq!((&emitted[0].bytes[..], &emitted[1].bytes[..]), (&b"one"[..], &b"two"[..]));

@@ -82,7 +82,7 @@ impl Input {
             file.metadata().map_err(|error| failure_from_io_error("read", &target, &error))?;
         if meta.is_dir() {
             let failure = Failure::new("read", target, "it is a directory");
-            return Err(failure.hint("name a file in it"));
+            return Err(failure.with_hint("name a file in it"));
         }
         Ok(Self { file, target, may_block: !meta.is_file(), is_locked: false })
     }

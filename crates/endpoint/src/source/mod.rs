@@ -11,5 +11,5 @@ pub mod replay;
 pub mod rx;
 pub mod stream;
 
-mod feed;
+mod buffered_input;
 pub(crate) mod input;

@@ -4,7 +4,7 @@
 //! without a frame, stamped with the time of reading. A line longer than the longest block is cut
 //! into fragments, marked by the first and last flags (CONTRACT 6), and counted.
 
-use super::feed::{BufferedInput, FillOutcome};
+use super::buffered_input::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, BlockFlags, Entry, Extent, Marks};
@@ -33,7 +33,7 @@ of a frame, so filters that read headers refuse them.",
         ),
         Parameter::named("lines", ParameterType::Flag, "no", "one block per line"),
     ],
-    ..Description::SOURCE
+    ..Description::SOURCE_DEFAULTS
 };
 
 /// Type of the parameter for the block size in bytes. The upper limit is the longest block that a
@@ -168,13 +168,15 @@ impl ReadSource {
             && let Some(next) = self.next_block(rest, pool.block_max(), ended)
         {
             let place = self.feed.unconsumed_extent(0, next.length);
-            if self.lines && next.flags.has(BlockFlags::FIRST) && !next.flags.has(BlockFlags::LAST)
+            if self.lines
+                && next.flags.contains(BlockFlags::FIRST)
+                && !next.flags.contains(BlockFlags::LAST)
             {
                 self.cut_lines += 1;
                 self.line_max = next.length;
             }
             intake.append_block_entry(self.entry(intake, place, next.flags));
-            self.line_begins = next.flags.has(BlockFlags::LAST);
+            self.line_begins = next.flags.contains(BlockFlags::LAST);
             self.feed.consume(next.consumed);
             rest = rest.get(next.consumed..).unwrap_or_default();
         }
@@ -226,7 +228,7 @@ impl ReadSource {
     }
 
     fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: BlockFlags) -> Entry {
-        self.emitted.add(place.length());
+        self.emitted.add_block(place.length());
         let marks = Marks::bare(place.length());
         let mut entry = intake.entry(place, (intake.now, self.origin), marks);
         entry.context.flags = flags;

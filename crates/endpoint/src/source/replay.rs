@@ -7,7 +7,7 @@
 
 mod links;
 
-use super::feed::{BufferedInput, FillOutcome};
+use super::buffered_input::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{
     Failure, Intake, NextTime, OpenArguments, Source, SourceCounters, SourceEntry,
@@ -46,7 +46,7 @@ count'`.",
         ),
         Parameter::named("speed", SPEED_TYPE, "max", "max, or a factor of the capture's own speed"),
     ],
-    ..Description::SOURCE
+    ..Description::SOURCE_DEFAULTS
 };
 
 const SPEED_TYPE: ParameterType = ParameterType::Factor { or: "max" };
@@ -205,7 +205,7 @@ impl Replay {
             // A piece is at most `BLOCK_MAX` bytes long, so these offsets fit.
             let from = u32::try_from(consumed + packet.data.start).unwrap_or(u32::MAX);
             let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-            emitted.add(length);
+            emitted.add_block(length);
             consumed += packet.consumed;
             let marks = Marks::frame(packet.link.0, length, packet.wire_length);
             let place = feed.unconsumed_extent(from, length);
@@ -289,7 +289,7 @@ fn check_capture_format(input: &Input) -> Result<(), Failure> {
         Step::Error(fault) => {
             let failure = capture_failure(input.target(), &fault);
             Err(match (&failure.hint, guess_file_format(first)) {
-                (None, Some(kind)) => failure.hint(format!("it looks like {kind}")),
+                (None, Some(kind)) => failure.with_hint(format!("it looks like {kind}")),
                 _ => failure,
             })
         }
@@ -299,7 +299,7 @@ fn check_capture_format(input: &Input) -> Result<(), Failure> {
 
 fn capture_failure(target: &str, fault: &CaptureFault) -> Failure {
     let failure = Failure::new("read", target, fault);
-    let FaultKind::NotACapture { magic } = fault.why else { return failure };
+    let FaultKind::NotACapture { magic } = fault.kind else { return failure };
     let program = match magic {
         [0x1f, 0x8b, ..] => "zcat",
         [0x28, 0xb5, 0x2f, 0xfd] => "zstdcat",
@@ -307,7 +307,7 @@ fn capture_failure(target: &str, fault: &CaptureFault) -> Failure {
         [0x04, 0x22, 0x4d, 0x18] => "lz4cat",
         _ => return failure,
     };
-    failure.hint(format!("`{program} FILE | streamline 'replay - | …'`"))
+    failure.with_hint(format!("`{program} FILE | streamline 'replay - | …'`"))
 }
 
 /// Guesses the format of a file that is not a capture from the file's first bytes. Returns `None`

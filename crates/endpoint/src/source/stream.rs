@@ -25,7 +25,7 @@ source. The path runs until it is stopped.
 `frame` for captures, `record` for lines, `bytes` for blocks as they are written.",
     example: "stream | http |get count",
     effect: Some(effect),
-    frameless: Some("write `stream form=frame`, which takes captures"),
+    frames_hint: Some("write `stream form=frame`, which takes captures"),
     state: StateFacts::NONE.with_worker_rule(|_| {
         WorkerRule::Differs("programs write to one process", WorkerRule::DEFAULT_HINT)
     }),
@@ -35,7 +35,7 @@ source. The path runs until it is stopped.
         "stream",
         "form of what is written",
     )],
-    ..Description::SOURCE
+    ..Description::SOURCE_DEFAULTS
 };
 
 fn effect(arguments: &Arguments) -> Effect {
@@ -91,7 +91,10 @@ mod tests {
             assert_eq!(status, SourceStatus::AWAITS_INPUT);
             assert!(blocks.is_empty());
             let waits = [source.descriptor().unwrap()];
-            assert_eq!(sys::poll::readable(&waits, Some(std::time::Duration::ZERO)), [false]);
+            assert_eq!(
+                sys::poll::wait_until_readable(&waits, Some(std::time::Duration::ZERO)),
+                [false]
+            );
         }
     }
 }

@@ -140,7 +140,7 @@ impl WriterSource {
         let mut rest = self.waiting.len() - self.emitted;
         loop {
             if rest > 0 {
-                lost.add(u32::try_from(rest).unwrap_or(u32::MAX));
+                lost.add_block(u32::try_from(rest).unwrap_or(u32::MAX));
             }
             self.waiting.clear();
             self.emitted = 0;
@@ -166,11 +166,11 @@ impl WriterSource {
     /// each direction. Fails with the reason if the bytes are invalid in this form.
     fn emit(&mut self, intake: &mut Intake<'_>) -> Result<EmitOutcome, String> {
         while let Some(block) = self.next_block(intake.pool.block_max())? {
-            if intake.room() == 0 || !self.put(intake, &block) {
+            if intake.room() == 0 || !self.append_block(intake, &block) {
                 return Ok(EmitOutcome::Full);
             }
             self.emitted += block.consumed;
-            self.line_begins = block.flags.has(BlockFlags::LAST);
+            self.line_begins = block.flags.contains(BlockFlags::LAST);
         }
         self.waiting.drain(..self.emitted);
         self.emitted = 0;
@@ -188,7 +188,7 @@ impl WriterSource {
             {
                 return Ok(EmitOutcome::Full);
             }
-            self.emitted_amount.add(0);
+            self.emitted_amount.add_block(0);
             self.open.pop();
         }
         Ok(EmitOutcome::All)
@@ -197,7 +197,7 @@ impl WriterSource {
     /// Returns the next block of the received bytes, or `None` if more bytes are needed. Fails with
     /// the reason if the bytes are invalid in this form, or if they contain a frame that is longer
     /// than `block_max` bytes, the longest block of the pool.
-    fn next_block(&mut self, block_max: usize) -> Result<Option<Block>, String> {
+    fn next_block(&mut self, block_max: usize) -> Result<Option<ReceivedBlock>, String> {
         let length_max = block_max.min(PACKET_DATA_BYTES_MAX);
         let rest = self.waiting.get(self.emitted..).unwrap_or_default();
         if rest.is_empty() {
@@ -211,23 +211,25 @@ impl WriterSource {
                 } else {
                     BlockFlags::NONE
                 };
-                Some(Block::bytes(rest.len().min(length_max), flags))
+                Some(ReceivedBlock::bytes(rest.len().min(length_max), flags))
             }
-            WrittenForm::Blocks => Some(Block::bytes(rest.len().min(length_max), whole)),
+            WrittenForm::Blocks => Some(ReceivedBlock::bytes(rest.len().min(length_max), whole)),
             WrittenForm::Lines => {
                 let first = if self.line_begins { BlockFlags::FIRST } else { BlockFlags::NONE };
                 let window = rest.get(..=length_max).unwrap_or(rest);
                 match memchr::memchr(b'\n', window) {
                     // A longer line is cut into fragments.
-                    None if rest.len() > length_max => Some(Block::bytes(length_max, first)),
+                    None if rest.len() > length_max => {
+                        Some(ReceivedBlock::bytes(length_max, first))
+                    }
                     Some(end) => {
                         let line = rest.get(..end).unwrap_or_default();
                         let length = if line.ends_with(b"\r") { end - 1 } else { end };
-                        let block = Block::bytes(length, first.with(BlockFlags::LAST));
-                        Some(Block { consumed: end + 1, ..block })
+                        let block = ReceivedBlock::bytes(length, first.with(BlockFlags::LAST));
+                        Some(ReceivedBlock { consumed: end + 1, ..block })
                     }
                     None if self.ended.is_some() => {
-                        Some(Block::bytes(rest.len(), first.with(BlockFlags::LAST)))
+                        Some(ReceivedBlock::bytes(rest.len(), first.with(BlockFlags::LAST)))
                     }
                     None => None,
                 }
@@ -240,7 +242,7 @@ impl WriterSource {
                          hold {block_max} bytes at most"
                     ));
                 }
-                Step::Packet(packet) => Some(Block {
+                Step::Packet(packet) => Some(ReceivedBlock {
                     from: packet.data.start,
                     length: packet.data.len(),
                     consumed: packet.consumed,
@@ -258,7 +260,7 @@ impl WriterSource {
 
     /// Copies a block into the pool. Returns false if the pool has no free memory until the next
     /// pass.
-    fn put(&mut self, intake: &mut Intake<'_>, block: &Block) -> bool {
+    fn append_block(&mut self, intake: &mut Intake<'_>, block: &ReceivedBlock) -> bool {
         let from = self.emitted + block.from;
         let bytes = self.waiting.get(from..from + block.length).unwrap_or_default();
         let copied = intake.pool.append(bytes.len(), |room| {
@@ -273,7 +275,7 @@ impl WriterSource {
         let mut entry = intake.entry(place, (time, 0), marks);
         entry.pointer = entry.pointer.with_class(self.class);
         (entry.context.session, entry.context.flags) = (self.session, block.flags);
-        self.emitted_amount.add(place.length());
+        self.emitted_amount.add_block(place.length());
         intake.append_block_entry(entry)
     }
 
@@ -343,7 +345,7 @@ impl Source for WriterSource {
 }
 
 /// A block found in the bytes that were received from a writer.
-struct Block {
+struct ReceivedBlock {
     /// Offset of the block's first byte, relative to the first received byte that has not been
     /// emitted.
     from: usize,
@@ -356,7 +358,7 @@ struct Block {
     frame: Option<(u16, u32, Time)>,
 }
 
-impl Block {
+impl ReceivedBlock {
     const fn bytes(length: usize, flags: BlockFlags) -> Self {
         Self { from: 0, length, consumed: length, flags, frame: None }
     }

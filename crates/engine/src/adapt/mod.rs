@@ -4,26 +4,26 @@
 //! Input: running paths, and the changes that the user permits ([`AdaptationSettings`]). Output:
 //! changes to the shape of a path ([`crate::change::reshape`]), each reported with its reason
 //! ([`Live::adaptations`]). A separate thread measures each arc's share of the blocks in the first
-//! seconds ([`start`]), and then ends or waits for reports of stalled sinks ([`stalls`]). If
-//! requested, it instead makes short observations for as long as the path runs ([`observation`]):
-//! costs of filters, block rates, idle time. The planner predicts gains from its cost table,
-//! corrected by the observations. [`replicas`] and [`moves`] then decide on a change, without using
-//! a clock or threads. If one thread has too much work, some of its work moves to other threads
-//! ([`spread`]): replicas of its filters, or a *stage*, which is a filter with everything
-//! downstream of it. If one replica has more work than the others, some of its sessions move to
-//! another replica ([`sessions`]).
+//! seconds ([`first_seconds`]), and then ends or waits for reports of stalled sinks ([`stalls`]).
+//! If requested, it instead makes short observations for as long as the path runs
+//! ([`observation`]): costs of filters, block rates, idle time. The planner predicts gains from its
+//! cost table, corrected by the observations. [`replicas`] and [`moves`] then decide on a change,
+//! without using a clock or threads. If one thread has too much work, some of its work moves to
+//! other threads ([`spread`]): replicas of its filters, or a *stage*, which is a filter with
+//! everything downstream of it. If one replica has more work than the others, some of its sessions
+//! move to another replica ([`sessions`]).
 //!
 //! The gain from more threads is verified: the rate is measured again, and a change that does not
 //! pay is undone and not repeated soon. A moved filter moves back only if later observations
 //! predict a gain. Nothing is measured between two observations.
 
+mod first_seconds;
 mod moves;
 mod observation;
 mod replicas;
 mod sessions;
 mod spread;
 mod stalls;
-mod start;
 
 pub use observation::measurements;
 
@@ -61,14 +61,14 @@ enum ObserverMessage {
     /// Requests the end of the observing thread.
     End,
     /// Reports an event in a space of an observed path.
-    Space(ControlEvent),
+    SpaceEvent(ControlEvent),
 }
 
 impl AdaptationThread {
     /// Starts a thread that observes the paths in `lives` and adapts them. Returns `None` if the
     /// paths may not adapt, or if the kernel refuses to start a thread; the paths then never adapt.
     pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
-        let adapt = lives.first()?.running_path()?.extras.adapt.clone()?;
+        let adapt = lives.first()?.running_path()?.extras.adaptation.clone()?;
         let (wakes, received) = mpsc::channel();
         let lives = lives.to_vec();
         let listening = lives.clone();
@@ -76,9 +76,9 @@ impl AdaptationThread {
         let thread = std::thread::Builder::new().name("adapt".to_owned()).spawn(body).ok()?;
         for live in listening {
             let wakes = wakes.clone();
-            live.listen(move |event| {
+            live.set_event_listener(move |event| {
                 // The send fails if the thread has ended, and then no events are needed.
-                let _sent = wakes.send(ObserverMessage::Space(event));
+                let _sent = wakes.send(ObserverMessage::SpaceEvent(event));
             });
         }
         Some(Self { wakes, thread: Some(thread) })
@@ -149,8 +149,8 @@ impl PathObserver {
         loop {
             let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic_ns()));
             match wakes.recv_timeout(left) {
-                Ok(ObserverMessage::Space(ControlEvent::FirstBlocks)) => {}
-                Ok(ObserverMessage::Space(ControlEvent::Stalled(stall))) => {
+                Ok(ObserverMessage::SpaceEvent(ControlEvent::FirstBlocks)) => {}
+                Ok(ObserverMessage::SpaceEvent(ControlEvent::Stalled(stall))) => {
                     self.move_stalled_sink(stall)
                 }
                 Ok(ObserverMessage::End) | Err(RecvTimeoutError::Disconnected) => return true,
@@ -160,13 +160,13 @@ impl PathObserver {
     }
 
     fn run(mut self, wakes: &Receiver<ObserverMessage>) {
-        let always = self.adapt.copies || self.adapt.moves == MovePeriod::Always;
-        let starts = self.adapt.moves == MovePeriod::Start || self.adapt.stages && !always;
+        let always = self.adapt.may_replicate || self.adapt.moves == MovePeriod::Always;
+        let starts = self.adapt.moves == MovePeriod::Start || self.adapt.may_move_stages && !always;
         if starts && !self.observe_first_seconds(wakes) {
             return;
         }
         if !always {
-            return match (self.adapt.sessions, self.adapt.relieves) {
+            return match (self.adapt.may_move_sessions, self.adapt.may_move_sinks) {
                 (true, _) => self.balance_sessions(wakes),
                 (false, true) => self.wait_for_stalls(wakes),
                 (false, false) => {}
@@ -195,7 +195,7 @@ impl PathObserver {
         if !live.running_path().is_some_and(|whole| whole.settings.timed) {
             measures(false);
         }
-        if ends || self.lives.iter().all(Live::is_ended) {
+        if ends || self.lives.iter().all(Live::has_ended) {
             return None;
         }
         let between = before.zip(after).zip(live.plan());
@@ -228,7 +228,7 @@ impl PathObserver {
         }
         let plan = self.lives.first().and_then(Live::plan);
         let Some(plan) = plan.filter(|_| observation.input_blocks() > 0) else { return false };
-        if plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
+        if plan.replicas.iter().any(|copied| copied.shard_key.is_some()) {
             self.balance_sessions_once();
             return false;
         }
@@ -242,7 +242,8 @@ impl PathObserver {
         {
             return true;
         }
-        (self.adapt.copies || self.adapt.stages) && self.spread_work(observation, &plan, &machine)
+        (self.adapt.may_replicate || self.adapt.may_move_stages)
+            && self.spread_work(observation, &plan, &machine)
     }
 
     /// Moves filters between the kernel and threads if a move is due. `why` is the reason that the
@@ -250,7 +251,11 @@ impl PathObserver {
     /// the next observations agree with this one.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
-        let offer = offer.map(|(now, then, places)| MoveProposal { now, then, places });
+        let offer = offer.map(|(now, then, places)| MoveProposal {
+            current_cost_ns: now,
+            predicted_cost_ns: then,
+            placements: places,
+        });
         let Some(places) = self.move_policy.decide(at, offer.as_ref()) else {
             return self.move_policy.is_imminent();
         };
@@ -258,15 +263,18 @@ impl PathObserver {
         let names = explain::unique_names(&plan.graph);
         let to = |(node, space): &NodePlacement| format!("`{}` to {space}", names[node.0]);
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
-        let cost = offer.map_or_else(String::new, |MoveProposal { now, then, .. }| {
-            let (then, now) =
-                (explain::format_short_duration(then), explain::format_short_duration(now));
-            format!("a block takes {then}, {now} before, {why}")
-        });
+        let cost = offer.map_or_else(
+            String::new,
+            |MoveProposal { current_cost_ns: now, predicted_cost_ns: then, .. }| {
+                let (then, now) =
+                    (explain::format_short_duration(then), explain::format_short_duration(now));
+                format!("a block takes {then}, {now} before, {why}")
+            },
+        );
         match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {
             Ok(switched) => live.add_adaptation(format!("{what}: {cost}; {switched}")),
             // Either the path is ending or a space was busy. A later observation tries again.
-            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::KernelHostRestarted(_)) => {}
             Err(refused) => {
                 self.move_policy.refuse(places);
                 live.add_adaptation(format!("not {what}: {refused}"));

@@ -38,16 +38,16 @@ impl MoveThreshold {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MoveProposal {
     /// Average cost of a block in ns without the move.
-    pub(super) now: f64,
+    pub(super) current_cost_ns: f64,
     /// Predicted average cost of a block in ns with the move.
-    pub(super) then: f64,
+    pub(super) predicted_cost_ns: f64,
     /// The nodes to move, each with the name of its new space.
-    pub(super) places: Vec<NodePlacement>,
+    pub(super) placements: Vec<NodePlacement>,
 }
 
 impl MoveProposal {
     fn has_required_saving(&self, threshold: MoveThreshold) -> bool {
-        self.then <= self.now * (1.0 - threshold.saving_min)
+        self.predicted_cost_ns <= self.current_cost_ns * (1.0 - threshold.saving_min)
     }
 }
 
@@ -100,26 +100,26 @@ impl MovePolicy {
     ) -> Option<Vec<NodePlacement>> {
         let move_offer = move_offer.filter(|move_offer| {
             move_offer.has_required_saving(self.threshold)
-                && !self.refused.contains(&move_offer.places)
+                && !self.refused.contains(&move_offer.placements)
         });
         let Some(move_offer) = move_offer.filter(|_| at >= self.pause_until_ns) else {
             self.votes = 0;
             return None;
         };
-        if self.last != move_offer.places {
-            (self.last, self.votes) = (move_offer.places.clone(), 0);
+        if self.last != move_offer.placements {
+            (self.last, self.votes) = (move_offer.placements.clone(), 0);
         }
         self.votes += 1;
         if self.votes < self.rate_policy.agreeing_observations + self.threshold.extra_votes {
             return None;
         }
         self.votes = 0;
-        if move_offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
+        if move_offer.placements.iter().any(|(node, _)| self.moved.contains(node)) {
             self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(PAUSE_MAX_NS);
         }
-        self.moved.extend(move_offer.places.iter().map(|(node, _)| *node));
+        self.moved.extend(move_offer.placements.iter().map(|(node, _)| *node));
         self.pause_until_ns = at.saturating_add(self.pause_ns);
-        Some(move_offer.places.clone())
+        Some(move_offer.placements.clone())
     }
 
     /// Records moves that were refused permanently. [`decide`](Self::decide) never returns them
@@ -144,7 +144,11 @@ mod tests {
     }
 
     fn move_offer(now: f64, then: f64, space: &str) -> MoveProposal {
-        MoveProposal { now, then, places: vec![(NodeId(1), space.to_owned())] }
+        MoveProposal {
+            current_cost_ns: now,
+            predicted_cost_ns: then,
+            placements: vec![(NodeId(1), space.to_owned())],
+        }
     }
 
     #[test]
@@ -158,8 +162,8 @@ mod tests {
         assert!(!move_policy.is_imminent());
         assert_eq!(move_policy.decide(13, Some(&good)), None);
         assert_eq!(move_policy.decide(14, Some(&good)), None);
-        assert_eq!(move_policy.decide(15, Some(&good)), Some(good.places.clone()));
-        move_policy.refuse(good.places.clone());
+        assert_eq!(move_policy.decide(15, Some(&good)), Some(good.placements.clone()));
+        move_policy.refuse(good.placements.clone());
         assert!((2..9).all(|at| move_policy.decide(at * SECOND_NS, Some(&good)).is_none()));
     }
 
@@ -169,7 +173,7 @@ mod tests {
         let (good, poor) = (move_offer(110.0, 100.0, "kernel"), move_offer(109.0, 100.0, "kernel"));
         assert!((0..9).all(|at| move_policy.decide(at, Some(&poor)).is_none()));
         assert_eq!(move_policy.decide(10, Some(&good)), None);
-        assert_eq!(move_policy.decide(11, Some(&good)), Some(good.places));
+        assert_eq!(move_policy.decide(11, Some(&good)), Some(good.placements));
     }
 
     #[test]

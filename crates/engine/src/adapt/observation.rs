@@ -30,11 +30,11 @@ pub(super) struct CounterSnapshot {
 impl CounterSnapshot {
     /// Takes a snapshot of all spaces. Returns `None` if a space does not respond within `limit`.
     pub(super) fn capture(lives: &[Live], limit: Duration) -> Option<Self> {
-        let changes = lives.first()?.changes();
+        let changes = lives.first()?.change_count();
         let (mut ledger, mut spent, mut in_kernel) = (Ledger::default(), Vec::new(), Vec::new());
         let at = sys::clock::monotonic_ns();
         for live in lives {
-            let names = live.spaces().into_iter().enumerate();
+            let names = live.space_names().into_iter().enumerate();
             for (number, name) in names {
                 spent.push((
                     name,
@@ -109,8 +109,11 @@ impl Observation {
     /// Returns the number of blocks that entered the path during the interval, from sources in
     /// threads and in the kernel.
     pub(super) fn input_blocks(&self) -> u64 {
-        let sources =
-            self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
+        let sources = self
+            .plan
+            .graph
+            .nodes_with_ids()
+            .filter(|(_, node)| node.kind() == Some(FilterKind::Source));
         let measured = sources.filter_map(|(id, _)| self.measured.nodes.get(id.0));
         measured.map(|node| node.blocks).sum()
     }
@@ -123,20 +126,20 @@ impl Observation {
     /// Returns the processor time that all threads used together, divided by the length of the
     /// interval. Exceeds 1.0 if several processors were busy.
     pub(super) fn busy_ratio(&self) -> f64 {
-        let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
+        let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu_ns).sum();
         cpu as f64 / self.measured.elapsed_ns as f64
     }
 
     /// Returns the fraction of the interval during which the busiest thread slept.
     pub(super) fn idle_ratio(&self) -> f64 {
-        let asleep = self.spent.iter().map(|(_, spent)| spent.asleep).min().unwrap_or(0);
+        let asleep = self.spent.iter().map(|(_, spent)| spent.asleep_ns).min().unwrap_or(0);
         asleep as f64 / self.measured.elapsed_ns as f64
     }
 
     /// Returns true if some thread was running on a processor for at least
     /// [`SATURATED_BUSY_RATIO_MIN`] of the interval.
     pub(super) fn is_saturated(&self) -> bool {
-        let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
+        let most = self.spent.iter().map(|(_, spent)| spent.cpu_ns).max().unwrap_or(0);
         most as f64 >= SATURATED_BUSY_RATIO_MIN * self.measured.elapsed_ns as f64
     }
 
@@ -155,18 +158,20 @@ impl Observation {
         let mut costs = Costs { origin: "measured at run time".to_owned(), ..known.clone() };
         let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);
         let graph = &self.plan.graph;
-        for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source)) {
+        for (id, node) in
+            graph.nodes_with_ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source))
+        {
             let space = self.plan.space_of(id);
             let blocks = self.measured.nodes.get(id.0).map_or(0, |node| node.blocks);
-            if space.kind != SpaceKind::Thread || node.is_process() || blocks == 0 {
+            if space.kind != SpaceKind::Thread || node.has_own_process() || blocks == 0 {
                 continue;
             }
             let spent = self.spent.iter().find(|(name, _)| *name == space.name);
             let here = |other: &NodeId| self.plan.space_of(*other).name == space.name;
-            let filters = graph.ids().map(|(other, _)| other).filter(here);
+            let filters = graph.nodes_with_ids().map(|(other, _)| other).filter(here);
             let busy = filters.filter_map(|other| self.measured.nodes.get(other.0));
             let busy: u64 = busy.map(|node| node.busy_ns).sum();
-            let own = spent.map_or(0, |(_, spent)| spent.cpu).saturating_sub(busy);
+            let own = spent.map_or(0, |(_, spent)| spent.cpu_ns).saturating_sub(busy);
             let filter = explain::cost_key(graph, id);
             let block = own as f64 / blocks as f64;
             costs.set_filter(FilterCost { filter, kernel: false, block, byte: 0.0 });

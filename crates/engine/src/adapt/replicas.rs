@@ -34,9 +34,9 @@ pub(super) struct ReplicaInputs {
     /// Blocks per second from all sources.
     pub(super) rate: f64,
     /// Processor time that all threads used together, as a fraction of wall time.
-    pub(super) busy: f64,
+    pub(super) busy_ratio: f64,
     /// Fraction of the observed interval during which the busiest thread slept.
-    pub(super) idle: f64,
+    pub(super) idle_ratio: f64,
 }
 
 /// A decision: add replicas, or remove them for a stated reason.
@@ -132,7 +132,9 @@ impl ReplicaPolicy {
     }
 
     fn should_add_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
-        if !inputs.gain_predicted || inputs.idle > SPARE_IDLE_RATIO_MIN || at < self.pause_until_ns
+        if !inputs.gain_predicted
+            || inputs.idle_ratio > SPARE_IDLE_RATIO_MIN
+            || at < self.pause_until_ns
         {
             self.votes.clear();
             return false;
@@ -146,17 +148,17 @@ impl ReplicaPolicy {
     }
 
     fn reason_to_remove_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
-        let little =
-            inputs.busy < SINGLE_INSTANCE_BUSY_RATIO_MAX && inputs.idle > SPARE_IDLE_RATIO_MIN;
+        let little = inputs.busy_ratio < SINGLE_INSTANCE_BUSY_RATIO_MAX
+            && inputs.idle_ratio > SPARE_IDLE_RATIO_MIN;
         self.underused = if little { self.underused + 1 } else { 0 };
         if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.pause_until_ns
         {
-            let percent = inputs.busy * 100.0;
+            let percent = inputs.busy_ratio * 100.0;
             self.lengthen_pause(at);
             return Some(format!("all threads together keep {percent:.0} % of one processor busy"));
         }
         let rate_without_replicas =
-            self.rate_without_replicas.filter(|_| inputs.idle <= SPARE_IDLE_RATIO_MIN)?;
+            self.rate_without_replicas.filter(|_| inputs.idle_ratio <= SPARE_IDLE_RATIO_MIN)?;
         self.votes.push(inputs.rate);
         if self.votes.len() < self.rate_policy.agreeing_observations as usize {
             return None;
@@ -197,13 +199,19 @@ mod tests {
     }
 
     fn inputs_without_replicas(rate: f64) -> ReplicaInputs {
-        ReplicaInputs { has_replicas: false, gain_predicted: true, rate, busy: 1.0, idle: 0.0 }
+        ReplicaInputs {
+            has_replicas: false,
+            gain_predicted: true,
+            rate,
+            busy_ratio: 1.0,
+            idle_ratio: 0.0,
+        }
     }
 
     #[test]
     fn n1_replicas_are_added_after_consecutive_busy_observations() {
         let mut copies = ReplicaPolicy::new(rate_policy());
-        let sleeps = ReplicaInputs { idle: 0.5, ..inputs_without_replicas(100.0) };
+        let sleeps = ReplicaInputs { idle_ratio: 0.5, ..inputs_without_replicas(100.0) };
         assert_eq!(copies.decide(0, &inputs_without_replicas(100.0)), None, "one look is none");
         assert_eq!(copies.decide(1, &sleeps), None);
         assert_eq!(copies.decide(2, &inputs_without_replicas(100.0)), None, "in a row");
@@ -241,8 +249,8 @@ mod tests {
         let with = |rate, busy, idle| ReplicaInputs {
             has_replicas: true,
             rate,
-            busy,
-            idle,
+            busy_ratio: busy,
+            idle_ratio: idle,
             gain_predicted: true,
         };
         let (begun, _) = shares(&mut copies, 0).unwrap();
@@ -264,14 +272,14 @@ mod tests {
         assert_eq!(copies.decide(0, &inputs_without_replicas(100.0)), None);
         assert_eq!(copies.decide(1, &inputs_without_replicas(100.0)), Some(ReplicaStep::Add));
         let busy =
-            ReplicaInputs { has_replicas: true, busy: 1.9, ..inputs_without_replicas(180.0) };
+            ReplicaInputs { has_replicas: true, busy_ratio: 1.9, ..inputs_without_replicas(180.0) };
         assert!((2..50).all(|at| copies.decide(at, &busy).is_none()));
         let little = ReplicaInputs {
             has_replicas: true,
             gain_predicted: false,
             rate: 9.0,
-            busy: 0.1,
-            idle: 0.9,
+            busy_ratio: 0.1,
+            idle_ratio: 0.9,
         };
         let joins = (2..9).find_map(|at| copies.decide(at * SECOND_NS, &little));
         let why = "all threads together keep 10 % of one processor busy".to_owned();

@@ -61,7 +61,7 @@ impl SessionBalance {
 impl PathObserver {
     /// Balances the replicas for as long as the path runs, and moves stalled sinks in the meantime.
     pub(super) fn balance_sessions(&mut self, wakes: &Receiver<ObserverMessage>) {
-        while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::is_ended) {
+        while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::has_ended) {
             self.balance_sessions_once();
         }
     }
@@ -69,7 +69,9 @@ impl PathObserver {
     /// Reads how many blocks have been dispatched to each bucket of sessions since the last call.
     /// Moves sessions between two replicas if these numbers call for a move and its pause is over.
     pub(super) fn balance_sessions_once(&mut self) {
-        let Some(live) = self.lives.first().filter(|_| self.adapt.sessions) else { return };
+        let Some(live) = self.lives.first().filter(|_| self.adapt.may_move_sessions) else {
+            return;
+        };
         let shares = session_shares(live, SPACE_WAIT_MAX);
         let chosen = shares.and_then(|shares| shares.choose_move());
         let ends = chosen.as_ref().map(|chosen| (chosen.from, chosen.to));
@@ -90,7 +92,7 @@ impl PathObserver {
                 format_short_duration(moved.paused_ns as f64),
             )),
             // Either the path is ending or a space was busy. A later reading tries again.
-            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::KernelHostRestarted(_)) => {}
             Err(refused) => live.add_adaptation(format!("no sessions were moved: {refused}")),
         }
     }

@@ -38,7 +38,7 @@ impl PathObserver {
     /// Returns true if the work of the path is distributed over several threads by replicas or
     /// stages.
     pub(super) fn has_distributed_work(&mut self, plan: &Plan) -> bool {
-        let changes = self.lives.first().map(Live::changes);
+        let changes = self.lives.first().map(Live::change_count);
         self.made_stages = self.made_stages.take().filter(|made| Some(made.changes) == changes);
         !plan.replicas.is_empty() || self.made_stages.is_some()
     }
@@ -57,8 +57,13 @@ impl PathObserver {
             if has_replicas { None } else { self.propose_spread(observation, plan, machine) };
         let (rate, busy, idle) =
             (observation.rate(), observation.busy_ratio(), observation.idle_ratio());
-        let inputs =
-            ReplicaInputs { has_replicas, gain_predicted: proposal.is_some(), rate, busy, idle };
+        let inputs = ReplicaInputs {
+            has_replicas,
+            gain_predicted: proposal.is_some(),
+            rate,
+            busy_ratio: busy,
+            idle_ratio: idle,
+        };
         let Some(live) = self.lives.first().cloned() else { return false };
         let Some(step) = self.replica_policy.decide(observation.at, &inputs) else {
             return self.replica_policy.is_imminent();
@@ -68,10 +73,10 @@ impl PathObserver {
             |(node, _): &NodePlacement| format!("`{}`", explain::unique_names(&plan.graph)[node.0]);
         let (what, why, places, copies) = match (step, proposal) {
             (ReplicaStep::Add, Some(SpreadProposal::Stages(stages))) => {
-                let all = stages.places.iter();
+                let all = stages.moves.iter();
                 let all = all.map(|place| format!("{} to {}", name(place), place.1));
                 let what = all.collect::<Vec<_>>().join(", ");
-                (what, stages.because, stages.places, false)
+                (what, stages.because, stages.moves, false)
             }
             (ReplicaStep::Add, Some(SpreadProposal::Replicas(why))) => {
                 ("replicas".to_owned(), why, Vec::new(), true)
@@ -88,12 +93,12 @@ impl PathObserver {
                 let spreads = !has_replicas && !copies;
                 let home = |(node, _): &NodePlacement| (*node, plan.space_of(*node).name.clone());
                 self.made_stages = spreads.then(|| StagesInThreads {
-                    changes: live.changes(),
+                    changes: live.change_count(),
                     homes: places.iter().map(home).collect(),
                 });
             }
             // Either the path is ending or a space was busy. A later observation tries again.
-            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::KernelHostRestarted(_)) => {}
             Err(refused) => {
                 self.replica_policy.refuse();
                 live.add_adaptation(format!("no {what}: {refused}"));
@@ -110,14 +115,14 @@ impl PathObserver {
         plan: &Plan,
         machine: &Machine,
     ) -> Option<SpreadProposal> {
-        let copies = self.adapt.copies.then(|| reason_for_replicas(plan, machine)).flatten();
+        let copies = self.adapt.may_replicate.then(|| reason_for_replicas(plan, machine)).flatten();
         // A thread with spare capacity does not slow down the others.
-        let stages = (self.adapt.stages && observation.is_saturated())
+        let stages = (self.adapt.may_move_stages && observation.is_saturated())
             .then(|| plan_with_placements(plan, &[], machine).ok()?.divide_into_stages(machine))
             .flatten();
         match (copies, stages) {
             (Some((why, gain)), Some(stages)) => {
-                Some(match stages.then_ns * gain < stages.now_ns {
+                Some(match stages.after_ns * gain < stages.before_ns {
                     true => SpreadProposal::Stages(stages),
                     false => SpreadProposal::Replicas(why),
                 })

@@ -19,7 +19,7 @@ impl PathObserver {
     /// Moves each sink whose writes stall to a separate thread. Blocks until the observing thread
     /// must end.
     pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<ObserverMessage>) {
-        while let Ok(ObserverMessage::Space(event)) = wakes.recv() {
+        while let Ok(ObserverMessage::SpaceEvent(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {
                 self.move_stalled_sink(stall);
             }
@@ -31,7 +31,7 @@ impl PathObserver {
     /// succeeded or was refused. An attempt that fails because a space was busy is repeated at the
     /// next stall.
     pub(super) fn move_stalled_sink(&mut self, stall: SinkStall) {
-        let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
+        let Some(live) = self.lives.first().filter(|_| self.adapt.may_move_sinks) else { return };
         let Some((plan, node)) = live.plan().zip(live.node_with_number(stall.node)) else { return };
         if !plan.sinks_in_reader_threads().contains(&node) || self.tried_sinks.contains(&stall.node)
         {
@@ -46,7 +46,7 @@ impl PathObserver {
             Ok(switched) => live.add_adaptation(format!("{what}: {why}; {switched}")),
             // Either the path is ending or a space was busy. The next stall triggers another
             // attempt.
-            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => return,
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::KernelHostRestarted(_)) => return,
             Err(refused) => live.add_adaptation(format!(
                 "moving {what} was not possible: {refused} (wanted because {why})"
             )),

@@ -33,7 +33,7 @@ pub struct WorkerReport {
     /// True if the worker was killed and its last report is therefore incomplete.
     pub killed: bool,
     /// True if this worker's sources had received no block by the time all workers were ready.
-    pub quiet: bool,
+    pub started_before_traffic: bool,
 }
 
 /// Aggregates the reports of all worker processes that run `graph`.
@@ -83,7 +83,7 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
         let missing = unreported_share(&views, &alive, stopped);
         shared.add_unreported_share(&mut engines[heir].outcome.ledger, missing);
     }
-    let quiet = heir.is_none() && engines.iter().all(|engine| engine.quiet);
+    let quiet = heir.is_none() && engines.iter().all(|engine| engine.started_before_traffic);
     let mut losses_once = Some(aggregate_losses(&alive, (quiet, engines.len() == 1)));
     for engine in engines {
         let Some(source) = shared.source_entry(&mut engine.outcome.ledger) else { continue };
@@ -149,7 +149,7 @@ fn merge_ledgers(merged: &mut Ledger, other: Ledger) {
     for row in other.filters {
         let same = |known: &&mut NodeEntry| known.planned == row.planned && known.name == row.name;
         match merged.filters.iter_mut().find(same) {
-            Some(known) => known.join(row),
+            Some(known) => known.merge(row),
             None => merged.filters.push(row),
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct DividedSource {
     /// Index of the source in the plan.
     pub(super) source: usize,
     /// Index of the filter that follows the source and divides its blocks.
-    pub(super) share: usize,
+    pub(super) dividing_filter: usize,
     /// Index of the edge from the source to the filter that divides the source's blocks.
     pub(super) edge: usize,
     /// The name of the source, as in the ledger.
@@ -78,11 +78,11 @@ pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
         let name = graph
             .node(source)
             .filter()
-            .map_or_else(String::new, pipeline::graph::Use::display_name);
+            .map_or_else(String::new, pipeline::graph::FilterUse::display_name);
         let nth = names.iter().filter(|known| **known == name).count();
         names.push(name.clone());
         if graph.node(to).name() == SHARD_FILTER {
-            found.push(DividedSource { source: source.0, share: to.0, edge, name, nth });
+            found.push(DividedSource { source: source.0, dividing_filter: to.0, edge, name, nth });
         }
     }
     found
@@ -151,7 +151,7 @@ impl DividedSource {
             ..NodeEntry::default()
         };
         ledger.filters.push(NodeEntry { made: own, ..named(self.source, &self.name) });
-        ledger.filters.push(NodeEntry { taken: own, ..named(self.share, SHARD_FILTER) });
+        ledger.filters.push(NodeEntry { taken: own, ..named(self.dividing_filter, SHARD_FILTER) });
         let (from, to) = (self.name.as_str().into(), SHARD_FILTER.into());
         let edge = Edge::new(from, to, EdgeKind::Call, self.edge);
         ledger.edges.push(Edge { put: own, taken: own, ..edge });
@@ -196,7 +196,7 @@ impl DividedSource {
     }
 
     fn is_dividing_filter(&self, row: &NodeEntry) -> bool {
-        row.planned == self.share && row.name == SHARD_FILTER
+        row.planned == self.dividing_filter && row.name == SHARD_FILTER
     }
 
     fn is_source(&self, row: &NodeEntry) -> bool {
@@ -207,7 +207,7 @@ impl DividedSource {
     /// source and the `shard` filter. For the reading side of a ring, this is the index of the
     /// filter; otherwise, it is the index of the source.
     fn planned_index(&self, name: &NodeName) -> usize {
-        if name.ring_end() == Some(RingEnd::Import) { self.share } else { self.source }
+        if name.ring_end() == Some(RingEnd::Import) { self.dividing_filter } else { self.source }
     }
 
     fn edges<'l>(&self, ledger: &'l Ledger) -> impl Iterator<Item = &'l Edge> + use<'l> {
@@ -280,7 +280,7 @@ impl DividedSource {
     /// Estimates the output of a kernel program whose counters are lost. The estimate is the number
     /// of blocks that entered this process at the nodes downstream of the program.
     fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
-        let reached = downstream_nodes(graph, self.share);
+        let reached = downstream_nodes(graph, self.dividing_filter);
         let mut output = Amount::default();
         for row in ledger.filters.iter().filter(|row| reached.contains(&row.planned)) {
             let into = ledger.edges.iter().filter(|edge| {

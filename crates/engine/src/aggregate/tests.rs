@@ -48,7 +48,11 @@ fn worker_report(arrived: u64, in_share: u64, killed: bool) -> WorkerReport {
         ],
     };
     assert_eq!(ledger.imbalances(), []);
-    WorkerReport { outcome: Outcome { ledger, ..Outcome::default() }, killed, quiet: true }
+    WorkerReport {
+        outcome: Outcome { ledger, ..Outcome::default() },
+        killed,
+        started_before_traffic: true,
+    }
 }
 
 fn shard_graph() -> Graph {
@@ -64,7 +68,7 @@ fn n7_reports_of_all_workers_add_up_to_one_process() {
         .map(|(arrived, in_share)| worker_report(arrived, in_share, false));
     let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
-    assert_eq!(merged.ledger.lost(), 0);
+    assert_eq!(merged.ledger.lost_blocks(), 0);
     assert_eq!(
         merged.ledger.sources,
         [("replay".to_owned(), SourceCounters::lossless(block_amount(100)))]
@@ -81,7 +85,7 @@ fn n7_survivors_account_for_blocks_of_a_killed_worker() {
         [worker_report(100, 30, false), worker_report(40, 10, true), worker_report(100, 20, false)];
     let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
-    assert_eq!(merged.ledger.lost(), 100 - 30 - 10 - 20);
+    assert_eq!(merged.ledger.lost_blocks(), 100 - 30 - 10 - 20);
     assert_eq!(merged.ledger.sources[0].1.given, block_amount(100));
     let share = &merged.ledger.filters[1];
     assert_eq!(share.dropped, [(WORKER_ENDED, block_amount(40))]);
@@ -98,7 +102,7 @@ fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
     killed.outcome.ledger.filters[2].held = block_amount(5);
     let merged = merge_reports(&shard_graph(), vec![killed, worker_report(100, 50, false)]);
     assert_eq!(merged.ledger.imbalances(), []);
-    assert_eq!(merged.ledger.lost(), 10);
+    assert_eq!(merged.ledger.lost_blocks(), 10);
 }
 
 /// The drop reason for losses at one worker's socket, which loses blocks of all shares.
@@ -125,7 +129,7 @@ fn report_with_losses(
 fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     let mut merged = merge_reports(&shard_graph(), engines);
     assert_eq!(merged.ledger.imbalances(), []);
-    let lost = merged.ledger.lost();
+    let lost = merged.ledger.lost_blocks();
     (merged.ledger.sources.remove(0).1, lost)
 }
 
@@ -225,7 +229,7 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     assert!(source.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
     // If there was traffic before the start, equal counts prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);
-    all[1].quiet = false;
+    all[1].started_before_traffic = false;
     let (source, lost) = merge_source_counters(all.into());
     assert_eq!((source.observed, lost), (None, 0));
     assert_eq!(source.dropped, [(RING_LOSS, None)]);
@@ -295,5 +299,5 @@ fn unread_blocks_of_an_edge_are_not_lost() {
     let mut outcome = worker_report(100, 30, false).outcome;
     let drops = [(DropReason::Unread, block_amount(7)), (DropReason::Ring, block_amount(5))];
     outcome.ledger.edges[1].dropped = drops.into();
-    assert_eq!(outcome.ledger.lost(), 5);
+    assert_eq!(outcome.ledger.lost_blocks(), 5);
 }

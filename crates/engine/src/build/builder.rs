@@ -5,7 +5,7 @@
 //! intake for all its sources, and further intakes for single sources.
 
 use crate::error::BuildError;
-use crate::kernel::{Host, Kernel, NextGeneration};
+use crate::kernel::{Host, KernelSpace, NextGeneration};
 use crate::numbering::{PlanNumbers, links_by_node_number};
 use crate::path::origins::{Origins, sources};
 use crate::path::running::RunningComponent;
@@ -16,7 +16,7 @@ use crate::why::FlowQuery;
 use buffer::pool::{Pool, PoolConfig};
 use buffer::signal::Doorbell;
 use filter::Filter;
-use pipeline::graph::{Graph, NodeId, Use};
+use pipeline::graph::{FilterUse, Graph, NodeId};
 use pipeline::plan::{Plan, SpaceKind};
 use runtime::control::Control;
 use runtime::demand::Demand;
@@ -28,7 +28,7 @@ use runtime::space::{GENERAL_INTAKE, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// The running state of a connected component, for which new content is prepared.
 pub(crate) struct SwapContext<'a> {
@@ -62,9 +62,9 @@ impl SwapContext<'_> {
 #[derive(Debug)]
 pub(crate) struct ProgramSuccession {
     /// Index of the running program among the kernel programs of its connected component.
-    pub(crate) kernel: usize,
+    pub(crate) program_index: usize,
     /// Node number of the program's first source, under which the ledger reports the program.
-    pub(crate) first: usize,
+    pub(crate) source_number: usize,
     /// The successor program, and the handle that installs it.
     pub(crate) next: NextGeneration,
 }
@@ -83,7 +83,7 @@ pub(super) struct Draft {
     /// Sources that lend memory to the space.
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
-    pub(super) kernels: Vec<(Local, Kernel)>,
+    pub(super) kernels: Vec<(Local, KernelSpace)>,
     /// Successors of running kernel programs, each with the node through which the output of the
     /// program enters the space.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
@@ -130,7 +130,7 @@ pub(super) struct Builder<'p> {
     pub(super) ids: &'p PlanNumbers,
     /// The running state of the component if this build prepares a hot swap of it; otherwise
     /// `None`.
-    pub(super) again: Option<&'p SwapContext<'p>>,
+    pub(super) swap: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
     pub(super) settings: Settings,
@@ -169,7 +169,7 @@ impl<'p> Builder<'p> {
         Ok(Self {
             plan,
             ids,
-            again,
+            swap: again,
             origins,
             host,
             settings,
@@ -190,7 +190,7 @@ impl<'p> Builder<'p> {
 
     /// Creates a pool that a space uses as an intake.
     pub(super) fn create_intake_pool(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
-        if let RecordMode::Play(_) = self.extras.record_mode {
+        if let RecordMode::Replay(_) = self.extras.record_mode {
             // A replay lacks the memory that sources lent, but it must never wait for memory.
             config.segments *= 16;
         }
@@ -204,11 +204,11 @@ impl<'p> Builder<'p> {
         count_limit: Option<Arc<CountLimit>>,
         number: usize,
     ) -> SpaceOptions {
-        let why = self.extras.why.as_ref();
+        let why = self.extras.flow_query.as_ref();
         SpaceOptions {
             count_limit,
             timed: self.settings.timed,
-            copies: self.settings.copies,
+            edits_in_copies: self.settings.edits_in_copies,
             batch_max: if why.is_some() { 1 } else { self.plan.batch.max },
             demand: Arc::clone(&self.demand),
             events: self.extras.record_mode.event_port(number),
@@ -232,9 +232,9 @@ impl<'p> Builder<'p> {
 }
 
 /// Returns all nodes that run in processes of their own: programs and untrusted filters.
-pub(super) fn nodes_in_processes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
-    let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
-    nodes.filter(|(_, used)| used.is_process())
+pub(super) fn nodes_in_processes(graph: &Graph) -> impl Iterator<Item = (NodeId, &FilterUse)> {
+    let nodes = graph.nodes_with_ids().filter_map(|(id, node)| Some((id, node.filter()?)));
+    nodes.filter(|(_, used)| used.has_own_process())
 }
 
 /// Returns the spaces of a connected component that run as threads of this process, as indices into

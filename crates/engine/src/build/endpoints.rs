@@ -12,10 +12,10 @@ use crate::record::RecordMode;
 use crate::record::event_player::{RecordedInput, RecordedSource, Replay};
 use crate::sandbox::{self, FilterContext};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
-use endpoint::readers::Readers;
+use endpoint::readers::PermittedReaders;
 use endpoint::{Failure, OpenArguments, Sink, Source};
 use filter::{Arguments, Classes, FilterKind, Form, ParameterType, Value};
-use pipeline::graph::{NodeId, Use};
+use pipeline::graph::{FilterUse, NodeId};
 use pipeline::plan::Plan;
 use runtime::space::node::{Operator, SinkOperator, SourceOperator};
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 impl<'p> Builder<'p> {
     /// Returns the context in which this component's sources, sinks and programs are opened.
@@ -49,8 +49,8 @@ pub(super) struct EndpointContext<'p> {
 
 impl EndpointContext<'_> {
     /// Opens a source. A replay opens a substitute that emits the recorded blocks instead.
-    pub(super) fn open_source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
-        if let RecordMode::Play(replay) = &self.extras.record_mode {
+    pub(super) fn open_source(&self, id: NodeId, used: &FilterUse) -> Result<Operator, BuildError> {
+        if let RecordMode::Replay(replay) = &self.extras.record_mode {
             let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
             let source = Box::new(RecordedSource { replay, planned, process: None });
             return Ok(Operator::Source(SourceOperator::new(source)));
@@ -71,11 +71,11 @@ impl EndpointContext<'_> {
     pub(super) fn start_program(
         &self,
         id: NodeId,
-        used: &Use,
+        used: &FilterUse,
         stands: ProcessRole,
     ) -> Result<StartedProcess, BuildError> {
         let name = used.description.name;
-        if let RecordMode::Play(replay) = &self.extras.record_mode {
+        if let RecordMode::Replay(replay) = &self.extras.record_mode {
             return Ok(recorded_program_halves(replay, self.ids.nodes[id.0], used, stands));
         }
         let entry = endpoint::catalog::find_process(name)
@@ -89,10 +89,10 @@ impl EndpointContext<'_> {
     pub(super) fn start_untrusted(
         &self,
         id: NodeId,
-        used: &Use,
+        used: &FilterUse,
         about: FilterContext,
     ) -> Result<StartedProcess, BuildError> {
-        if let RecordMode::Play(replay) = &self.extras.record_mode {
+        if let RecordMode::Replay(replay) = &self.extras.record_mode {
             return Ok(recorded_program_halves(
                 replay,
                 self.ids.nodes[id.0],
@@ -105,8 +105,8 @@ impl EndpointContext<'_> {
     }
 
     /// Opens a sink. Opens `discard` instead if the sinks of the path discard their output
-    /// ([`PathOptions::silent`]), or if this is a replay and the sink would send frames or blocks
-    /// to others.
+    /// ([`PathOptions::discards_output`]), or if this is a replay and the sink would send frames or
+    /// blocks to others.
     pub(super) fn open_sink(
         &self,
         id: NodeId,
@@ -118,7 +118,7 @@ impl EndpointContext<'_> {
             return Err(BuildError::Unexpected("a sink without a filter".to_owned()));
         };
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
-        let into = self.extras.into.as_deref();
+        let into = self.extras.output_directory.as_deref();
         let arguments = into
             .map(|into| confine_file_arguments(used, into))
             .transpose()
@@ -133,11 +133,11 @@ impl EndpointContext<'_> {
             readers: &readers,
             live: matches!(self.extras.record_mode, RecordMode::Off) && self.has_live_source(),
             stopped: Arc::clone(&self.stopped),
-            steps: &self.extras.steps,
+            rollback_log: &self.extras.steps,
             ..OpenArguments::new(arguments.as_ref().unwrap_or(&used.arguments))
         };
-        let silent =
-            self.extras.silent || self.is_replay() && is_sending_sink(used.description.name);
+        let silent = self.extras.discards_output
+            || self.is_replay() && is_sending_sink(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
         self.extras.steps.announce(StepResource::Descriptor, name)?;
@@ -152,14 +152,15 @@ impl EndpointContext<'_> {
     /// for the path.
     fn has_live_source(&self) -> bool {
         let graph = &self.plan.graph;
-        let mut used = graph.ids().filter_map(|(id, _)| graph.node(id).filter());
+        let mut used = graph.nodes_with_ids().filter_map(|(id, _)| graph.node(id).filter());
         used.any(|used| used.endpoint.attach_point.is_some())
     }
 
     /// Returns the users who may read every source file whose blocks reach this node.
-    fn source_file_readers(&self, id: NodeId) -> Readers {
+    fn source_file_readers(&self, id: NodeId) -> PermittedReaders {
         let graph = &self.plan.graph;
-        let (mut readers, mut visited, mut open) = (Readers::default(), HashSet::new(), vec![id]);
+        let (mut readers, mut visited, mut open) =
+            (PermittedReaders::default(), HashSet::new(), vec![id]);
         while let Some(id) = open.pop() {
             if !visited.insert(id.0) {
                 continue;
@@ -180,11 +181,15 @@ impl EndpointContext<'_> {
 
     /// Returns true if all input of the path comes from a recording.
     const fn is_replay(&self) -> bool {
-        matches!(self.extras.record_mode, RecordMode::Play(_))
+        matches!(self.extras.record_mode, RecordMode::Replay(_))
     }
 
     /// Returns the parameters with which a source or a program of this path is opened.
-    pub(super) fn opening_parameters<'o>(&'o self, id: NodeId, used: &'o Use) -> OpenArguments<'o> {
+    pub(super) fn opening_parameters<'o>(
+        &'o self,
+        id: NodeId,
+        used: &'o FilterUse,
+    ) -> OpenArguments<'o> {
         OpenArguments {
             form: Form::Bytes,
             origin: self.origins.origin_of_node(self.ids.nodes[id.0]),
@@ -193,7 +198,7 @@ impl EndpointContext<'_> {
             latency: self.plan.latency.as_ref().and_then(|latency| latency.source_share(id)),
             force: self.plan.graph.options.flag("force"),
             stopped: Arc::clone(&self.stopped),
-            steps: &self.extras.steps,
+            rollback_log: &self.extras.steps,
             ..OpenArguments::new(&used.arguments)
         }
     }
@@ -204,7 +209,7 @@ impl EndpointContext<'_> {
 fn recorded_program_halves(
     replay: &Arc<Replay>,
     planned: usize,
-    used: &Use,
+    used: &FilterUse,
     stands: ProcessRole,
 ) -> StartedProcess {
     let command = used.arguments.text("command").unwrap_or(used.description.name);
@@ -223,7 +228,7 @@ fn recorded_program_halves(
 /// Returns a sink's arguments with its file names moved below `into`, and creates the directories
 /// with mode 0700. Removes components such as `..`, so every file is below `into`. The name `-`
 /// stays unchanged.
-fn confine_file_arguments(used: &Use, into: &Path) -> Result<Arguments, Failure> {
+fn confine_file_arguments(used: &FilterUse, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths =
         used.description.parameters.iter().filter(|known| known.kind == ParameterType::Path);
@@ -251,6 +256,6 @@ fn endpoint_error(node: NodeId) -> impl Fn(Failure) -> BuildError {
 /// send.
 fn is_sending_sink(name: &str) -> bool {
     let frames = [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name];
-    let blocks = [endpoint::named::output::USER.name, endpoint::named::output::SOCKET.name];
+    let blocks = [endpoint::named::ring_sinks::USER.name, endpoint::named::ring_sinks::SOCKET.name];
     frames.contains(&name) || blocks.contains(&name)
 }

@@ -6,14 +6,14 @@
 
 use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
 use super::rings::PendingRing;
-use crate::described::zero_counts;
+use crate::description::zero_counts;
 use crate::error::BuildError;
 use crate::kernel::taps::TreeTap;
-use crate::kernel::{Generation, Kernel, KernelInputs, is_perfmon_capable};
+use crate::kernel::{Generation, KernelInputs, KernelSpace, is_perfmon_capable};
 use crate::path::running::KernelExit;
 use endpoint::Source;
 use filter::{Counts, FilterKind};
-use pipeline::graph::{NodeId, Use};
+use pipeline::graph::{FilterUse, NodeId};
 use pipeline::plan::{KernelRefusal, Plan, Program, SpaceKind};
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SourceOperator};
@@ -70,7 +70,7 @@ impl Builder<'_> {
         for (first, planned) in self.programs_with_output_in(place) {
             self.check_count_limit()?;
             let origin = self.origins.origin_of_node(self.node_number(first));
-            let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
+            let build = |wanted: &KernelInputs<'_>| KernelSpace::build(wanted);
             let (kernel, source) = self.with_kernel_inputs((first, planned), origin, build)?;
             let intake = draft.add_source_intake(source.properties().lender, &self.extras.steps)?;
             let taps = &kernel.generation.tree.taps;
@@ -109,7 +109,10 @@ impl Builder<'_> {
             // this source.
             let entry = (first, next.generation.tree.taps.as_slice());
             let local = self.add_kernel_source(entry, (source, GENERAL_INTAKE), locals, draft);
-            draft.successors.push((local, ProgramSuccession { kernel, first: number, next }));
+            draft.successors.push((
+                local,
+                ProgramSuccession { program_index: kernel, source_number: number, next },
+            ));
         }
         Ok(())
     }
@@ -171,7 +174,7 @@ impl Builder<'_> {
         let taps = nodes.collect();
         let part = Operator::Source(SourceOperator { taps, ..SourceOperator::new(source) });
         let used = self.plan.graph.node(first).filter();
-        let name = used.map_or_else(String::new, Use::display_name);
+        let name = used.map_or_else(String::new, FilterUse::display_name);
         let counts = used.map_or_else(Counts::default, |used| zero_counts(used.description));
         let local = draft.assembly.add_node(Node::new(name, self.node_number(first), part, counts));
         draft.inputs.push(Input::Source { node: local, intake });
@@ -193,7 +196,7 @@ impl Builder<'_> {
     /// passes blocks to threads.
     pub(super) fn kernel_exits(&self, draft: &Draft) -> Vec<KernelExit> {
         let kernel_exits = |(local, generation): (Local, &Generation)| KernelExit {
-            first: draft.assembly.nodes()[local].planned,
+            source_number: draft.assembly.nodes()[local].number,
             exit_edges: generation
                 .tree
                 .exits
@@ -213,7 +216,7 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for KernelExit { first, exit_edges } in &again.part.kernel_exits {
+        for KernelExit { source_number: first, exit_edges } in &again.part.kernel_exits {
             let Some(id) = self.ids.nodes.iter().position(|number| number == first) else {
                 continue;
             };
@@ -287,7 +290,7 @@ impl Builder<'_> {
         }
         let graph = &self.plan.graph;
         let counted = |id: &NodeId| self.is_counted(*id) && self.is_in_kernel(*id);
-        match graph.ids().map(|(id, _)| id).find(counted) {
+        match graph.nodes_with_ids().map(|(id, _)| id).find(counted) {
             None => Ok(()),
             Some(node) => {
                 let why = "`-c` counts blocks in a thread".to_owned();

@@ -15,7 +15,7 @@ impl Builder<'_> {
     /// path's clock, only rings get gauges. A replayed recording gets none, because its blocks are
     /// as old as the recording.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
-        if matches!(self.extras.record_mode, RecordMode::Play(_)) {
+        if matches!(self.extras.record_mode, RecordMode::Replay(_)) {
             return;
         }
         let Some(latency) = &self.plan.latency else { return };
@@ -46,16 +46,16 @@ impl Builder<'_> {
         match &mut node.operator {
             Operator::Sink(part) => {
                 part.age = Some(AgeGauge::new(
-                    budget.add_sink_gauge(self.node_name(node.planned)),
+                    budget.add_sink_gauge(self.node_name(node.number)),
                     self.epoch,
                 ));
             }
             Operator::Source(part) => {
-                let name = self.node_name(node.planned);
+                let name = self.node_name(node.number);
                 let program =
                     part.properties.chooses_arc.then(|| format!("{name}: out of the kernel"));
                 let ring = || Some(format!("{name}: ring of the kernel"));
-                let share = self.wait_bound_ns(node.planned, program.is_some());
+                let share = self.wait_bound_ns(node.number, program.is_some());
                 let gauge = share.zip(program.or_else(ring));
                 part.age = gauge.map(|(share, name)| {
                     AgeGauge::new(budget.add_wait_gauge(name, share), self.epoch)
@@ -69,8 +69,12 @@ impl Builder<'_> {
     /// them. `number` is the node number of the source. `program` is true if the ring contains the
     /// output of a kernel program. Returns `None` if the source reads no kernel ring.
     fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
-        let id =
-            self.plan.graph.ids().map(|(id, _)| id).find(|id| self.node_number(*id) == number)?;
+        let id = self
+            .plan
+            .graph
+            .nodes_with_ids()
+            .map(|(id, _)| id)
+            .find(|id| self.node_number(*id) == number)?;
         if !program {
             return self.plan.latency.as_ref()?.source_share(id);
         }

@@ -2,13 +2,13 @@
 
 use super::builder::{Builder, Draft};
 use super::replicas::ReplicaIdentity;
-use crate::described::{with_description, zero_counts};
+use crate::description::{with_description, zero_counts};
 use crate::error::BuildError;
 use crate::record::RecordMode;
 use endpoint::Failure;
 use filter::{Counts, FilterKind, Form, SessionNumbers};
 use pipeline::ClassSet;
-use pipeline::graph::{Boolean, Edge, Link, NodeId, Step, Use};
+use pipeline::graph::{BooleanExpression, Edge, FilterUse, NodeId, SectionOperand, Step};
 use pipeline::plan::Plan;
 use runtime::space::arc::NodeId as Local;
 use runtime::space::key::NodeKey;
@@ -34,7 +34,7 @@ impl Builder<'_> {
         locals: &[Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        if self.again.is_some_and(|again| again.renewed.contains(&self.node_number(id)))
+        if self.swap.is_some_and(|again| again.renewed.contains(&self.node_number(id)))
             && let Operator::Filter(filter) = self.create_node(id, locals, None)?.operator
         {
             draft.renewed.push((NodeKey::Node(self.node_number(id)), filter));
@@ -52,8 +52,8 @@ impl Builder<'_> {
     ) -> Result<Node, BuildError> {
         let mut node = self.create_node(id, locals, None)?;
         let used = self.plan.graph.node(id).filter();
-        let publishes =
-            !matches!(self.extras.record_mode, RecordMode::Play(_)) && self.extras.why.is_none();
+        let publishes = !matches!(self.extras.record_mode, RecordMode::Replay(_))
+            && self.extras.flow_query.is_none();
         if let Some(used) = used.filter(|_| publishes) {
             let published = PublishedState::open(&node.name, used.description, &used.arguments);
             let failed = |error| Failure::new("show", "what it knows", error);
@@ -67,7 +67,7 @@ impl Builder<'_> {
     /// Returns a placeholder for a node of the new plan that already runs.
     pub(super) fn placeholder(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
-        let name = used.map_or_else(|| "merge".to_owned(), Use::display_name);
+        let name = used.map_or_else(|| "merge".to_owned(), FilterUse::display_name);
         Node::new(name, self.node_number(id), Operator::Pass, Counts::default())
     }
 
@@ -82,7 +82,7 @@ impl Builder<'_> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
             Step::Filter(used) => used,
-            Step::Boolean(body) => {
+            Step::Section(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
                 let body = &self.plan.graph.body_without_unrequested_classes(id, body);
                 let local =
@@ -114,7 +114,7 @@ impl Builder<'_> {
             FilterKind::Source => self.endpoint_context().open_source(id, used)?,
             FilterKind::Sink => Operator::Pass,
             _ => {
-                let make = description.user.ok_or_else(|| {
+                let make = description.constructor.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = self.plan.arguments_in_context(id).unwrap_or_default();
@@ -142,7 +142,7 @@ impl Builder<'_> {
     /// request uses other numbers.
     pub(super) fn session_numbers(&self, id: NodeId) -> SessionNumbers {
         let numbers = self.ids.numbering.numbers(self.node_number(id));
-        match self.settings.one_of {
+        match self.settings.worker {
             Some((number, of)) => numbers.split(number, of),
             None => numbers,
         }
@@ -157,7 +157,8 @@ impl Builder<'_> {
 
     /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
     fn has_non_classifying_operand(&self, section: NodeId) -> bool {
-        let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
+        let operands =
+            self.plan.graph.nodes_with_ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.only_sets_class())
     }
 
@@ -187,25 +188,26 @@ impl Builder<'_> {
 /// Converts the Boolean expression of a section from the plan's form to the runtime's form. `node`
 /// converts each operand; if it fails, so does the conversion.
 fn convert_section<N>(
-    body: &Boolean,
+    body: &BooleanExpression,
     node: &dyn Fn(NodeId) -> Result<N, BuildError>,
 ) -> Result<Section<N>, BuildError> {
     type SectionParts<N> = Vec<(SelectedClasses, Section<N>)>;
-    let links = |links: &[Link]| -> Result<SectionParts<N>, BuildError> {
-        let part =
-            |l: &Link| Ok((to_selected_classes(&l.classes), convert_section(&l.body, node)?));
+    let links = |links: &[SectionOperand]| -> Result<SectionParts<N>, BuildError> {
+        let part = |l: &SectionOperand| {
+            Ok((to_selected_classes(&l.classes), convert_section(&l.body, node)?))
+        };
         links.iter().map(part).collect()
     };
     Ok(match body {
-        Boolean::Filter(id) => Section::Filter(node(*id)?),
-        Boolean::Chain { first, rest } => {
+        BooleanExpression::Filter(id) => Section::Filter(node(*id)?),
+        BooleanExpression::Chain { first, rest } => {
             let mut steps = vec![(SelectedClasses::All, convert_section(first, node)?)];
             steps.extend(links(rest)?);
             Section::Chain(steps)
         }
-        Boolean::Any(parts) => Section::Any(links(parts)?),
-        Boolean::All(parts) => Section::All(links(parts)?),
-        Boolean::Not(part) => Section::Not(Box::new(convert_section(part, node)?)),
+        BooleanExpression::Any(parts) => Section::Any(links(parts)?),
+        BooleanExpression::All(parts) => Section::All(links(parts)?),
+        BooleanExpression::Not(part) => Section::Not(Box::new(convert_section(part, node)?)),
     })
 }
 

@@ -2,11 +2,11 @@
 //! output half, in two spaces.
 
 use super::builder::{Builder, Draft, Local};
-use crate::described::zero_counts;
+use crate::description::zero_counts;
 use crate::error::BuildError;
 use crate::sandbox::FilterContext;
 use endpoint::process::ProcessRole;
-use pipeline::graph::{Graph, NodeId, Use};
+use pipeline::graph::{FilterUse, Graph, NodeId};
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 
@@ -29,7 +29,7 @@ impl Builder<'_> {
     pub(super) fn add_process_half(
         &self,
         id: NodeId,
-        used: &Use,
+        used: &FilterUse,
         gives: bool,
         draft: &mut Draft,
     ) -> Local {
@@ -45,7 +45,7 @@ impl Builder<'_> {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
         }
         let local = draft.assembly.add_node(made);
-        match self.again.is_some_and(|again| again.is_kept(key)) {
+        match self.swap.is_some_and(|again| again.is_kept(key)) {
             true => draft.kept.push((local, key)),
             false => draft.programs.push((local, id)),
         }
@@ -57,12 +57,12 @@ impl Builder<'_> {
     pub(super) fn start_component_program(
         &self,
         id: NodeId,
-        used: &Use,
+        used: &FilterUse,
         drafts: &mut [Draft],
     ) -> Result<(), BuildError> {
         let (enters, leaves) = (self.entry_space(id), self.exit_space(id));
         let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
-        if self.again.is_some_and(|again| again.is_kept(NodeKey::Node(self.node_number(id)))) {
+        if self.swap.is_some_and(|again| again.is_kept(NodeKey::Node(self.node_number(id)))) {
             return Ok(());
         }
         let outside = self.endpoint_context();

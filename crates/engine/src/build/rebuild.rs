@@ -83,7 +83,7 @@ pub(crate) fn prepare(
     let mut builder = Builder {
         plan,
         ids,
-        again: Some(again),
+        swap: Some(again),
         origins,
         host: &points,
         settings,
@@ -93,14 +93,14 @@ pub(crate) fn prepare(
         doorbells: all.iter().map(|(_, doorbell)| Arc::clone(doorbell)).collect(),
         control: Arc::clone(&running.control),
         demand: Arc::clone(&running.demand),
-        drives_clock: matches!(running.clock, runtime::space::Clock::Blocks(_)),
+        drives_clock: matches!(running.clock, runtime::space::Clock::BlockTime(_)),
         epoch: running.epoch,
     };
     let ComponentDrafts { rings, chains, drafts, lenders } =
         builder.draft_spaces(running.lenders.clone())?;
     let kernel_exits = drafts.iter().flat_map(|draft| {
         draft.kernel_exits.iter().map(|(local, exit_edges)| KernelExit {
-            first: draft.assembly.nodes()[*local].planned,
+            source_number: draft.assembly.nodes()[*local].number,
             exit_edges: exit_edges.iter().map(|(edge, _)| ids.edges[*edge]).collect(),
         })
     });
@@ -137,7 +137,7 @@ pub(crate) fn prepare(
 impl Builder<'_> {
     /// Builds a space without nodes.
     fn build_empty_space(&self, place: usize) -> Result<Space, BuildError> {
-        let Some(again) = self.again else {
+        let Some(again) = self.swap else {
             return Err(BuildError::Unexpected("an empty space in a first plan".to_owned()));
         };
         let (nodes, shape) = Assembly::default().finish();

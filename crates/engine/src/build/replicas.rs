@@ -38,7 +38,7 @@ pub(super) struct ReplicatedChain {
     to: Vec<RingEnds>,
     /// Rings from each replica to the join of the chain. No ring leads from the replica in the
     /// join's space; both ends are then `None`.
-    from: Vec<RingEnds>,
+    to_join: Vec<RingEnds>,
     /// Seed of the hash functions of all replicas, so that a session has the same key in each.
     seed: u64,
 }
@@ -75,7 +75,7 @@ impl Builder<'_> {
     /// Creates the rings of this component's replicated chains, and returns the chains with their
     /// rings.
     pub(super) fn replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
-        let mut number = self.ids.copies;
+        let mut number = self.ids.first_replica_ring;
         self.component_replicas().map(|copied| self.create_ring_ends(copied, &mut number)).collect()
     }
 
@@ -116,7 +116,7 @@ impl Builder<'_> {
         }
         // The seed is secret, so that no sender can force all sessions into one class.
         let seed = RandomState::new().hash_one(0);
-        Ok(ReplicatedChain { progress, places, join, to, from, seed })
+        Ok(ReplicatedChain { progress, places, join, to, to_join: from, seed })
     }
 
     /// Returns true if a node has replicas.
@@ -184,7 +184,7 @@ impl Builder<'_> {
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let progress = Arc::clone(&shared.progress);
-        let dispatcher = Dispatcher::new(copied.sharing, progress, (0, shared.seed));
+        let dispatcher = Dispatcher::new(copied.shard_key, progress, (0, shared.seed));
         let title = NodeName::ring(RingEnd::Dispatch, &self.chain_name(copied));
         let dispatcher =
             Node::new(title, planned, Operator::Dispatch(Box::new(dispatcher)), Counts::default());
@@ -193,7 +193,7 @@ impl Builder<'_> {
             let Some(export) = shared.to[copy].export.take() else {
                 let (head, last) = self.build_replica_chain(copied, shared.replica(copy), draft)?;
                 draft.assembly.add_arc(dispatcher, head, SelectedClasses::All, false, NO_EDGE);
-                self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
+                self.connect_to_join(copied, &mut shared.to_join[copy], (last, shared.join), draft);
                 continue;
             };
             let edge = export.planned;
@@ -221,9 +221,9 @@ impl Builder<'_> {
                 number: copy,
                 last_batch_id: 0,
             };
-            draft.inputs.push(Input::Replica { node, import, ended: false, own });
+            draft.inputs.push(Input::Replica { node, import, ended: false, replica: own });
         }
-        self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
+        self.connect_to_join(copied, &mut shared.to_join[copy], (last, shared.join), draft);
         Ok(())
     }
 
@@ -241,17 +241,17 @@ impl Builder<'_> {
             Node::new(title, planned, Operator::Pass, Counts::new(0, JOIN_COUNTERS.len()));
         join.counters = JOIN_COUNTERS;
         let join = draft.assembly.add_node(join);
-        let mixed = copied.sharing.is_some();
+        let mixed = copied.shard_key.is_some();
         if !mixed {
             draft.assembly.declare_exclusive_inputs(join);
         }
         let (copies, entries) = (shared.places.len(), copied.ring.entries);
         let mut ways = Vec::new();
         for copy in 0..copies {
-            if let Some(import) = shared.from[copy].import.take() {
+            if let Some(import) = shared.to_join[copy].import.take() {
                 let from = self.space_name(shared.places[copy]);
                 let node = self.build_ring_entry(copied, from, join, import.planned, draft);
-                ways.push(ReplicaInput { node, import, entries, own: None });
+                ways.push(ReplicaInput { node, import, entries, local_replica: None });
             } else if let Some(import) = shared.to[copy].import.take() {
                 let (head, last) = self.build_replica_chain(copied, shared.replica(copy), draft)?;
                 let from = self.space_name(shared.places[0]);
@@ -262,7 +262,7 @@ impl Builder<'_> {
                     number: copy,
                     last_batch_id: 0,
                 };
-                ways.push(ReplicaInput { node, import, entries, own: Some(own) });
+                ways.push(ReplicaInput { node, import, entries, local_replica: Some(own) });
             }
         }
         let gather = ReplicaJoin::new(Arc::clone(&shared.progress), ways, join, mixed);

@@ -13,13 +13,13 @@ use buffer::signal::wakeup_moderation::WakeupThreshold;
 use filter::Counts;
 use pipeline::plan::{PlannedEdge, RingPlan};
 use runtime::ledger::{NodeName, RingEnd};
-use runtime::ring::{Import, RingExport};
+use runtime::ring::{RingExport, RingImport};
 use runtime::space::Input;
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator};
 use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 /// A ring between two spaces of a path that is being built, with the nodes at its ends.
 ///
@@ -32,14 +32,14 @@ pub(super) struct PendingRing {
     kept: Option<(usize, bool)>,
     /// The node of the writing space through which all edges lead into the ring. `None` until this
     /// node is built.
-    enter: Option<Local>,
+    entry_node: Option<Local>,
 }
 
 /// The two ends of a ring that is being built. An end becomes `None` once a node owns it.
 #[derive(Default)]
 pub(super) struct RingEnds {
     pub(super) export: Option<RingExport>,
-    pub(super) import: Option<Import>,
+    pub(super) import: Option<RingImport>,
 }
 
 impl PendingRing {
@@ -47,7 +47,7 @@ impl PendingRing {
     /// `None`, because nodes own them already.
     fn from_running_ring(edge: usize, number: usize) -> Self {
         let kept = Some((number, false));
-        Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }
+        Self { edges: vec![edge], ends: RingEnds::default(), kept, entry_node: None }
     }
 }
 
@@ -92,7 +92,7 @@ impl Builder<'_> {
             match shared {
                 Some(ends) => ends.edges.push(index),
                 None => {
-                    let known = self.again.and_then(|again| {
+                    let known = self.swap.and_then(|again| {
                         let wanted = self.required_ring(index, near, far, ring.stride);
                         again.part.rings.iter().find(|known| known.is_same(&wanted))
                     });
@@ -112,8 +112,8 @@ impl Builder<'_> {
     fn required_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
-            near: self.space_name(near),
-            far: self.space_name(far),
+            from_space: self.space_name(near),
+            to_space: self.space_name(far),
             to: self.node_number(self.plan.graph.edges[edge].to),
             stride,
             marks: matches!(self.metadata_columns(edge, stride), EntryColumns::Marks),
@@ -139,7 +139,7 @@ impl Builder<'_> {
         match stride {
             _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => EntryColumns::Marks,
             16 => EntryColumns::Pointer,
-            32 => EntryColumns::Context,
+            32 => EntryColumns::Metadata,
             _ => EntryColumns::Marks,
         }
     }
@@ -154,12 +154,12 @@ impl Builder<'_> {
         // A replaying space reads its inputs in the recorded order. Its other rings fill up in the
         // meantime, so they must be large.
         let (entries, entries_min) = match self.extras.record_mode {
-            RecordMode::Play(_) => (ring.entries.max(REPLAY_ENTRIES_MIN), usize::MAX),
+            RecordMode::Replay(_) => (ring.entries.max(REPLAY_ENTRIES_MIN), usize::MAX),
             _ => (ring.entries, ring.entries_min),
         };
         let ring = RingPlan { entries, entries_min, ..ring.clone() };
         let ends = self.create_ring(self.ids.edges[edge], &ring, lanes, (near, far))?;
-        Ok(PendingRing { edges: vec![edge], ends, kept: None, enter: None })
+        Ok(PendingRing { edges: vec![edge], ends, kept: None, entry_node: None })
     }
 
     /// Creates ring number `number` from space `near` to space `far`.
@@ -174,19 +174,19 @@ impl Builder<'_> {
         // A ring starts with a size between its limits. A burst doubles the size, and a lap in
         // which the reader keeps up halves it.
         let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
-        let config = RingConfig { entries, lanes, ..RingConfig::default() };
+        let config = RingConfig { entries, columns: lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.doorbells[near]), Arc::clone(&self.doorbells[far]));
         self.extras.steps.announce(StepResource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
-        let import = readers.pop().map(|reader| Import::new(number, reader));
+        let import = readers.pop().map(|reader| RingImport::new(number, reader));
         let threshold = WakeupThreshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
         let mut export = RingExport::new(number, writer, (near, far), threshold);
         let bytes = |entries: usize| entries * lanes.stride();
         let scaling = scales
-            .then(|| ScalingParameters::pointers(bytes(ring.entries_min), bytes(ring.entries)));
-        export.adapt(ring.signal_blocks_max as u64, scaling);
+            .then(|| ScalingParameters::for_pointers(bytes(ring.entries_min), bytes(ring.entries)));
+        export.enable_adaptation(ring.signal_blocks_max as u64, scaling);
         Ok(RingEnds { export: Some(export), import })
     }
 
@@ -256,15 +256,15 @@ impl Builder<'_> {
         edge: usize,
     ) -> Option<Local> {
         let export = ends.ends.export.take();
-        let kept = ends.kept.filter(|_| ends.enter.is_none()).map(|(number, _)| number);
+        let kept = ends.kept.filter(|_| ends.entry_node.is_none()).map(|(number, _)| number);
         if export.is_some() || kept.is_some() {
             let edge = &self.plan.graph.edges[edge];
             let to = self.entry_space(edge.to).map(|place| self.space_name(place));
             let title = (RingEnd::Export, to.unwrap_or_default());
             let out = draft.add_ring_node(title, self.node_number(edge.from), export);
             draft.kept.extend(kept.map(|number| (out, NodeKey::Export(number))));
-            ends.enter = Some(out);
+            ends.entry_node = Some(out);
         }
-        ends.enter
+        ends.entry_node
     }
 }

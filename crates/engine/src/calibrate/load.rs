@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use sys::eventfd::EventFd;
 use wire::address::Mac;
-use wire::emit::udp_frame;
+use wire::build::udp_frame;
 
 /// Processor time per [`IDLE_WINDOW`], in ns, below which all threads count as idle.
 ///
@@ -51,14 +51,14 @@ pub(super) fn run_ip_command(words: &[&str]) -> Result<()> {
 /// Measures the processor time of this process per sent frame, in ns. `send` sends `count` frames.
 /// The measurement ends when all threads are idle, or after [`IDLE_CHECKS_MAX`] checks.
 pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
-    let begin = sys::clock::process();
+    let begin = sys::clock::process_cpu_ns();
     send();
-    let mut now = sys::clock::process();
+    let mut now = sys::clock::process_cpu_ns();
     let mut looks = 0;
     loop {
         // Polling no descriptors sleeps for the window.
-        sys::poll::readable(&[], Some(IDLE_WINDOW));
-        let before = std::mem::replace(&mut now, sys::clock::process());
+        sys::poll::wait_until_readable(&[], Some(IDLE_WINDOW));
+        let before = std::mem::replace(&mut now, sys::clock::process_cpu_ns());
         looks += 1;
         if now - before < IDLE_CPU_NS_MAX || looks == IDLE_CHECKS_MAX {
             return (before - begin) as f64 / f64::from(count);
@@ -75,7 +75,7 @@ pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Resul
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             let until =
-                StopConditions { readable: Some(stop.as_fd()), ..StopConditions::default() };
+                StopConditions { stop_descriptor: Some(stop.as_fd()), ..StopConditions::default() };
             run(paths, until)
         });
         send();

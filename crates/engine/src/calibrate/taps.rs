@@ -24,7 +24,7 @@ use super::twins::{self, load_program, measure_empty_program_ns};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    ChainPosition, Link, Map, ProgramKind, ProgramRings, RingBuffer, RingsLayout, Side,
+    ChainPosition, Link, Map, ProgramKind, ProgramRings, RingBuffer, RingsLayout, TrafficDirection,
 };
 use sys::net::RouteSocket;
 
@@ -111,7 +111,8 @@ impl TapCosts {
         let mut rounds: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
             alone = alone.min(send());
-            let link = Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None)?;
+            let link =
+                Link::tcx(&program, index, TrafficDirection::Ingress, ChainPosition::Head, None)?;
             with_tap = with_tap.min(send());
             drop(link);
             for (line, costs) in lines.iter().zip(&mut rounds) {

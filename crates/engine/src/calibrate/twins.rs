@@ -10,7 +10,7 @@ use super::load::datagram_frame;
 use super::user::example_words;
 use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, Attach, Description, FilterKind, emit_chain_program, target};
+use filter::{Arguments, AttachTarget, Description, FilterKind, emit_chain_program, target};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
@@ -35,7 +35,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     for description in filters_with_twins() {
         let measured = match description.kind {
             FilterKind::Editing => measure_editing_cost(description),
-            _ => measure_cost(description, &Attach::observing(""))
+            _ => measure_cost(description, &AttachTarget::observing(""))
                 .map(|ns| ns - measure_empty_program_ns),
         };
         let measured = measured.map(|ns| ns.max(0.0));
@@ -50,7 +50,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// Returns the filters that have a kernel twin.
 pub(super) fn filters_with_twins() -> impl Iterator<Item = &'static Description> {
     let all = filter::catalog::FILTERS.iter().copied();
-    all.filter(|description| description.kernel.is_some())
+    all.filter(|description| description.emit_twin.is_some())
 }
 
 /// Measures the additional time, in ns, of the twin of an editing filter, compared with a program
@@ -60,7 +60,7 @@ fn measure_editing_cost(description: &Description) -> Result<f64> {
         &load_program(ProgramKind::Xdp, &[Insn::mov(R0, XDP_PASS), Insn::exit()])?,
         (EDITING_RUNS_PER_CALL, EDITING_CALLS),
     )?;
-    measure_cost(description, &Attach { redirects: true, ..Attach::observing("") })
+    measure_cost(description, &AttachTarget { redirects: true, ..AttachTarget::observing("") })
         .map(|ns| ns - measure_empty_program_ns)
 }
 
@@ -91,7 +91,7 @@ fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64
 /// `at`. The filter's arguments come from its example. If the twin does not support these arguments
 /// at this attach point, they come from the first test case that it supports. Fails if there is no
 /// such test case.
-fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
+fn measure_cost(description: &Description, at: &AttachTarget) -> Result<f64> {
     let example = example_words(description).map(|(_, own)| own.to_owned());
     let examined =
         description.twin_test_arguments.iter().map(|given| format!("{} {given}", description.name));
@@ -129,7 +129,7 @@ fn parse_arguments(description: &Description, own: &str) -> Result<Arguments> {
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
         return Err(format!("{mistake:?}").into());
     }
-    let used = graph.ids().find_map(|(_, node)| {
+    let used = graph.nodes_with_ids().find_map(|(_, node)| {
         node.filter().filter(|used| used.description.name == description.name)
     });
     used.map(|used| used.arguments.clone()).ok_or_else(|| "it is not there".into())

@@ -36,7 +36,7 @@ impl InPlaceChange {
         state: &PathState,
     ) -> Option<Self> {
         let differs_in_arguments = match edit {
-            Edit::Argument { .. } => true,
+            Edit::SetArguments { .. } => true,
             // These edits change the number of filters, or replace one.
             Edit::Add { .. } | Edit::RemoveBelow { .. } => false,
             _ => differ_only_in_arguments(&graph.text, state.text.as_deref()?),
@@ -73,7 +73,7 @@ impl InPlaceChange {
     ) -> Result<SwitchReport, ChangeError> {
         let deadline = limit.saturating_add(Duration::from_nanos(sys::clock::monotonic_ns()));
         let stalls = match record_mode {
-            RecordMode::Play(replay) => Some(&*replay.stalls),
+            RecordMode::Replay(replay) => Some(&*replay.stalls),
             _ => None,
         };
         let mut begin = None;

@@ -22,7 +22,7 @@ use runtime::commands::CommandError;
 use runtime::space::swap::HotSwap;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 /// The context of a switch to a new graph. It consists of the replay, if the switch repeats a
 /// recorded change, and of callbacks that run while the spaces are paused.
@@ -116,7 +116,7 @@ impl BuiltChange {
                     Some(_) => {
                         let starter = match &part.starter {
                             StarterState::Running(starter) => starter,
-                            StarterState::Pending => return Err(CommandError::NotBegun.into()),
+                            StarterState::Pending => return Err(CommandError::NotStarted.into()),
                             StarterState::Ended => return Err(CommandError::Ended.into()),
                         };
                         let step = with.1.steps.announce(StepResource::Thread, "a further space");

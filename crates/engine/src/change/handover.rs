@@ -112,7 +112,7 @@ fn load(
     for (target, stopped) in taken {
         let mut nodes = target.new_nodes().iter_mut();
         let filter = nodes
-            .find(|node| node.planned == number && matches!(node.operator, Operator::Filter(_)));
+            .find(|node| node.number == number && matches!(node.operator, Operator::Filter(_)));
         if let Some(node) = filter {
             let loaded = stopped.space().load_node_state(node, &saved);
             return loaded.map_err(|why| ChangeError::Refused(format!("its state: {why}")));

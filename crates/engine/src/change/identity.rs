@@ -138,17 +138,17 @@ impl MatchedPlan {
                 // The old node is the default sink that the plan added at an open end.
                 Step::Filter(_) if node.span.start == node.span.end => {
                     let before = graph.inputs(id).next().map(|edge| nodes[edge.from.0]);
-                    old.graph.ids().find(|(old_id, other)| {
+                    old.graph.nodes_with_ids().find(|(old_id, other)| {
                         let from = old.graph.inputs(*old_id).next().map(|edge| edge.from.0);
                         other.span.start == other.span.end
                             && other.name() == node.name()
                             && from.map(|from| state.ids.nodes[from]) == before
                     })
                 }
-                Step::Boolean(_) | Step::Merge => {
+                Step::Section(_) | Step::Merge => {
                     let found = first_input_node(&graph, id)
                         .and_then(|first| matching_old_node(&graph, first, edited, &old.graph));
-                    old.graph.ids().find(|(old_id, other)| {
+                    old.graph.nodes_with_ids().find(|(old_id, other)| {
                         other.name() == node.name()
                             && found.is_some()
                             && first_input_node(&old.graph, *old_id) == found
@@ -172,10 +172,10 @@ impl MatchedPlan {
         (same, upgraded): (OldNodeLookup<'_>, Option<Span>),
         state: &PathState,
     ) -> Self {
-        let (old, mut next) = (&state.plan, state.ids.next);
+        let (old, mut next) = (&state.plan, state.ids.next_free);
         let mut kept = HashSet::new();
         let mut nodes = Vec::new();
-        for (id, _) in plan.graph.ids() {
+        for (id, _) in plan.graph.nodes_with_ids() {
             let same = same(id, &nodes);
             let number = same.map(|at| state.ids.nodes[at.0]).filter(|n| !kept.contains(n));
             nodes.push(number.unwrap_or(next.0));
@@ -193,7 +193,13 @@ impl MatchedPlan {
             });
         }
         let numbering = state.ids.numbering.for_next_plan(&plan.graph, &nodes);
-        let mut ids = PlanNumbers { nodes, edges: Vec::new(), copies: 0, numbering, next };
+        let mut ids = PlanNumbers {
+            nodes,
+            edges: Vec::new(),
+            first_replica_ring: 0,
+            numbering,
+            next_free: next,
+        };
         let mut free: Vec<(EdgeIdentity, usize)> = (0..old.graph.edges.len())
             .map(|edge| (edge_identity(old, &state.ids, edge), state.ids.edges[edge]))
             .collect();
@@ -202,19 +208,19 @@ impl MatchedPlan {
             let number = match free.iter().position(|(known, _)| *known == wanted) {
                 Some(at) => free.remove(at).1,
                 None => {
-                    ids.next.1 += 1;
-                    ids.next.1 - 1
+                    ids.next_free.1 += 1;
+                    ids.next_free.1 - 1
                 }
             };
             ids.edges.push(number);
         }
-        ids.copies = ids.next.1;
-        ids.next.1 += replica_ring_count(&plan);
+        ids.first_replica_ring = ids.next_free.1;
+        ids.next_free.1 += replica_ring_count(&plan);
         let renewed = upgraded.and_then(|span| {
             // A section and its first operand begin at the same text position, so only filters are
             // considered.
             let is = |node: &Node| node.span.start == span.start && node.filter().is_some();
-            let found = plan.graph.ids().find(|(_, node)| is(node));
+            let found = plan.graph.nodes_with_ids().find(|(_, node)| is(node));
             found.map(|(id, _)| ids.nodes[id.0])
         });
         // A filter that cannot be changed in place passes its state to a new filter, which has the
@@ -227,10 +233,10 @@ impl MatchedPlan {
                 || context_setting(&plan, id) != context_setting(old, at);
             differs.then_some(*number)
         };
-        let set: HashSet<usize> = plan.graph.ids().filter_map(set).collect();
+        let set: HashSet<usize> = plan.graph.nodes_with_ids().filter_map(set).collect();
         let renewed: HashSet<usize> = renewed.into_iter().chain(set.iter().copied()).collect();
         let apart = |plan: &Plan, ids: &[usize]| -> HashSet<usize> {
-            let apart = plan.graph.ids().filter(|(_, node)| node.is_untrusted());
+            let apart = plan.graph.nodes_with_ids().filter(|(_, node)| node.is_untrusted());
             apart.map(|(id, _)| ids[id.0]).collect()
         };
         let (is, was) = (apart(&plan, &ids.nodes), apart(old, &state.ids.nodes));
@@ -267,7 +273,9 @@ impl MatchedPlan {
         if let Some(why) = self.ids.numbering.shortage_message() {
             return refused(why);
         }
-        for (id, node) in state.plan.graph.ids().filter(|(_, node)| node.is_process()) {
+        for (id, node) in
+            state.plan.graph.nodes_with_ids().filter(|(_, node)| node.has_own_process())
+        {
             let graph = &state.plan.graph;
             let middle = graph.inputs(id).next().is_some() && graph.outputs(id).next().is_some();
             if middle && !self.ids.nodes.contains(&state.ids.nodes[id.0]) {
@@ -302,7 +310,7 @@ impl MatchedPlan {
                         return refused(format!("`{}` stays where it is: {why}", node.name()));
                     }
                 }
-                _ if node.is_process() && !node.is_untrusted() => {
+                _ if node.has_own_process() && !node.is_untrusted() => {
                     return refused(
                         "a program runs in its own process and cannot be moved".to_owned(),
                     );
@@ -483,7 +491,7 @@ fn kernel_node_and_edge_numbers(
         let space = plan.space_of(id);
         space.kind == SpaceKind::Kernel && space.component == part
     };
-    let nodes = plan.graph.ids().filter(|(id, _)| here(*id));
+    let nodes = plan.graph.nodes_with_ids().filter(|(id, _)| here(*id));
     let mut nodes: Vec<usize> = nodes.map(|(id, _)| ids.nodes[id.0]).collect();
     nodes.sort_unstable();
     let edges = plan.graph.edges.iter().enumerate();
@@ -567,7 +575,8 @@ fn exit_edges(state: &PathState, plan: &Plan, ids: &PlanNumbers) -> HashMap<usiz
 /// Returns the first operand of a section or the first input of a merge, or `None` for any other
 /// node.
 fn first_input_node(graph: &Graph, at: NodeId) -> Option<NodeId> {
-    let operand = graph.ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
+    let operand =
+        graph.nodes_with_ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }
 
@@ -579,8 +588,9 @@ fn matching_old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) 
     let mut found = edited.filters.iter().filter(|(span, _)| span.start == node.span.start);
     let before = found.next()?.1?;
     // If several nodes have the same text position, they correspond in the order of their indices.
-    let nth = new.ids().take(id.0).filter(|(_, n)| n.span.start == node.span.start).count();
-    let mut same = old.ids().filter(|(_, other)| other.span.start == before.start);
+    let nth =
+        new.nodes_with_ids().take(id.0).filter(|(_, n)| n.span.start == node.span.start).count();
+    let mut same = old.nodes_with_ids().filter(|(_, other)| other.span.start == before.start);
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
     // An edit that changes only arcs may add a mark, through which the new text refers to the same

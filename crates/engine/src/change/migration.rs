@@ -12,7 +12,7 @@
 
 use super::outcome::{ChangeError, SwitchReport};
 use super::switch::{SpaceSwitch, StoppedSpace};
-use crate::sandbox::{Account, Exit, as_input_half, as_output_half};
+use crate::sandbox::{Account, OutputHalf, as_input_half, as_output_half};
 use runtime::space::node::{Node, Operator};
 use runtime::space::saved::SavedState;
 
@@ -127,7 +127,7 @@ impl FilterMigration {
         };
         for (target, stopped) in taken.iter_mut() {
             let is = |node: &&mut Node| {
-                node.planned == self.number && matches!(node.operator, Operator::Filter(_))
+                node.number == self.number && matches!(node.operator, Operator::Filter(_))
             };
             if let Some(node) = target.new_nodes().iter_mut().find(is) {
                 let taught = stopped.space().load_node_state(node, saved);
@@ -140,7 +140,7 @@ impl FilterMigration {
         entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
         let exit =
             taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_output_half));
-        exit.map_or(Ok(()), Exit::wait_until_restored).map_err(|why| refused(&why))
+        exit.map_or(Ok(()), OutputHalf::wait_until_restored).map_err(|why| refused(&why))
     }
 
     /// Undoes the migration: the old filter resumes, and the new filter loses the restored state.
@@ -148,7 +148,7 @@ impl FilterMigration {
         for (target, stopped) in taken.iter_mut() {
             // Held blocks are stored outside the filter, so only nodes that hold blocks need to be
             // cleared.
-            let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
+            let is = |node: &&mut Node| node.number == self.number && !node.holds.is_empty();
             for node in target.new_nodes().iter_mut().filter(is) {
                 stopped.space().clear_node_state(node);
             }
@@ -197,7 +197,7 @@ impl FilterMigration {
     /// they were sent there.
     pub(super) fn returning_block_count(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
-            node.planned == self.number && matches!(node.operator, Operator::Filter(_))
+            node.number == self.number && matches!(node.operator, Operator::Filter(_))
         };
         let home =
             taken.iter_mut().any(|(target, _)| target.new_nodes().iter_mut().find(is).is_some());

@@ -24,7 +24,7 @@ mod handover;
 mod identity;
 mod migration;
 mod outcome;
-mod repeat;
+mod replay;
 mod reshape;
 mod sessions;
 mod subtree_move;
@@ -32,7 +32,7 @@ mod switch;
 
 pub use handover::TransferredState;
 pub use outcome::{ChangeError, SwitchReport};
-pub(crate) use repeat::ChangeRepeater;
+pub(crate) use replay::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
 pub(crate) use reshape::{plan_with_placements, predicted_moves, reason_for_replicas};
 pub use sessions::{SessionMoveReport, move_sessions, session_shares};
@@ -52,7 +52,7 @@ use runtime::commands::CommandError;
 use std::ops::Deref;
 use std::time::Duration;
 use subtree_move::SubtreeMove;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// Maximum number of times that a change is retried because the process that runs the path's kernel
 /// programs was restarted in the meantime.
@@ -117,14 +117,14 @@ fn change_with_log(
             steps.roll_back();
         }
         // A path that has been built but does not run yet has no thread starter, so wait for one.
-        if let Err(ChangeError::SpaceUnavailable(CommandError::NotBegun)) = changed {
+        if let Err(ChangeError::SpaceUnavailable(CommandError::NotStarted)) = changed {
             let since = Duration::from_nanos(sys::clock::monotonic_ns().saturating_sub(begin));
             if running_path(live)?.wait_for_starters(limit.saturating_sub(since)) {
                 continue;
             }
         }
         begun += 1;
-        if begun > RETRIES_MAX || !matches!(changed, Err(ChangeError::Again(_))) {
+        if begun > RETRIES_MAX || !matches!(changed, Err(ChangeError::KernelHostRestarted(_))) {
             return changed;
         }
     }
@@ -146,7 +146,7 @@ fn try_to_change(
             recorded = &recording.machine;
             &recorded
         }
-        RecordMode::Play(_) => {
+        RecordMode::Replay(_) => {
             let why = "a replay of a record repeats the recorded changes only: `replay RECORD | …` \
                        runs another request over the frames";
             return Err(ChangeError::Refused(why.to_owned()));
@@ -160,7 +160,7 @@ fn try_to_change(
 /// Fails if this version of the program plans the change differently.
 pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
-    let RecordMode::Play(replay) = &whole.extras.record_mode else {
+    let RecordMode::Replay(replay) = &whole.extras.record_mode else {
         return Err(ChangeError::Refused("it is not a replay of a record".to_owned()));
     };
     let head = &replay.record().head;
@@ -220,11 +220,11 @@ fn apply_edit(
             "the text of this path's request is unknown, so it cannot be edited".to_owned(),
         )
     })?;
-    let repeated = matches!(whole.extras.record_mode, RecordMode::Play(_));
+    let repeated = matches!(whole.extras.record_mode, RecordMode::Replay(_));
     let registry: &dyn Registry =
         if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
     let edit = &edit.resolve_unset_parameters(registry);
-    let known = state.read.as_ref().filter(|known| *known.text == *text);
+    let known = state.parsed_graph.as_ref().filter(|known| *known.text == *text);
     let (edited, read) =
         edit.apply_and_read((&text, known), registry).map_err(ChangeError::InapplicableEdit)?;
     let read = read.unwrap_or_else(|| pipeline::read_request(&edited.text, registry));
@@ -236,7 +236,7 @@ fn apply_edit(
         check(&edited.text, &change.plan)?;
         let record_mode = &whole.extras.record_mode;
         let switched = change.apply(&mut state, (edit, edited.text), record_mode, limit)?;
-        state.read = Some(graph);
+        state.parsed_graph = Some(graph);
         return Ok(switched);
     }
     refuse_private_sessions(&state)?;
@@ -252,7 +252,7 @@ fn apply_edit(
     check(&edited.text, &changed.plan)?;
     let recording = match &whole.extras.record_mode {
         RecordMode::Record(recording) => Some(recording),
-        RecordMode::Off | RecordMode::Play(_) => None,
+        RecordMode::Off | RecordMode::Replay(_) => None,
     };
     let recorded = recording.map(|recording| {
         let change = record::Change {
@@ -273,7 +273,7 @@ fn apply_edit(
         }
     };
     let replay = match &whole.extras.record_mode {
-        RecordMode::Play(replay) => Some(&**replay),
+        RecordMode::Replay(replay) => Some(&**replay),
         _ => None,
     };
     let handover = match subtree_move {
@@ -289,14 +289,14 @@ fn apply_edit(
         |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
     switched.reports.retain(|report| gone(&report.planned));
     changed.commit_state(&mut state, Some(switched.text.clone()));
-    state.read = Some(read);
+    state.parsed_graph = Some(read);
     Ok(switched)
 }
 
 /// Refuses a change if filters with replicas have session state. No merge of the replicas' states
 /// is defined.
 fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
-    match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
+    match state.plan.replicas.iter().any(|copied| copied.shard_key.is_some()) {
         false => Ok(()),
         true => Err(ChangeError::Refused(
             "it has replicas with sessions of their own; start it with `--parallel=no`".to_owned(),

@@ -83,14 +83,14 @@ pub enum ChangeError {
     /// The process that runs the path's kernel programs was restarted during the change. A retry
     /// may succeed.
     #[error("{0}")]
-    Again(String),
+    KernelHostRestarted(String),
 }
 
 impl From<SwitchError> for ChangeError {
     fn from(why: SwitchError) -> Self {
         match why {
             SwitchError::Refused(why) => Self::Refused(why),
-            SwitchError::Again(why) => Self::Again(why),
+            SwitchError::HostRestarted(why) => Self::KernelHostRestarted(why),
         }
     }
 }

@@ -16,7 +16,7 @@ use filter::FilterKind;
 use pipeline::graph::{Graph, NodeId, Step};
 use pipeline::plan::{Machine, Plan, ReplicaChain, SpaceKind};
 use std::time::Duration;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// A node of the plan, and the name of its new space.
 pub type NodePlacement = (NodeId, String);
@@ -90,7 +90,7 @@ pub(crate) fn predicted_moves(
     machine: &Machine,
 ) -> Option<(f64, f64, Vec<NodePlacement>)> {
     let mut free = plan.clone();
-    for (id, node) in plan.graph.ids() {
+    for (id, node) in plan.graph.nodes_with_ids() {
         let source = node.kind() == Some(FilterKind::Source);
         if let (true, Step::Filter(used)) = (source, &mut free.graph.nodes[id.0].step) {
             used.pin = Some(home_space(plan, id).name.clone());
@@ -99,7 +99,7 @@ pub(crate) fn predicted_moves(
     disable_replicas(&mut free.graph);
     let free = free.replan(machine).ok()?;
     let kernel = |plan: &Plan, id: NodeId| plan.space_of(id).kind == SpaceKind::Kernel;
-    let nodes = plan.graph.ids().filter(|(_, node)| node.filter().is_some());
+    let nodes = plan.graph.nodes_with_ids().filter(|(_, node)| node.filter().is_some());
     let moved = nodes.filter(|(id, _)| kernel(plan, *id) != kernel(&free, *id));
     let moved: Vec<NodePlacement> =
         moved.map(|(id, _)| (id, free.space_of(id).name.clone())).collect();

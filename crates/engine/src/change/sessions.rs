@@ -48,7 +48,7 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
         let state = live.running_path()?.state();
         replica_command_queue(&state, session_replicas(&state)?, 0)?
     };
-    commands.ask(limit, Space::take_session_shares).ok()?
+    commands.execute(limit, Space::take_session_shares).ok()?
 }
 
 /// Moves the sessions of the buckets in `chosen` from one replica to another. Blocks for at most
@@ -112,7 +112,7 @@ impl StoppedReplicaSpaces {
             true => Ok(()),
             false => {
                 let space = "a replica that finishes its blocks".to_owned();
-                Err(CommandError::Late { space }.into())
+                Err(CommandError::TimedOut { space }.into())
             }
         }
     }
@@ -122,7 +122,7 @@ impl StoppedReplicaSpaces {
         replicas: &ReplicaChain,
         chosen: &SessionMove,
     ) -> Result<MovedSessions, ChangeError> {
-        let Some(sharing) = replicas.sharing else { return Err(CommandError::Ended.into()) };
+        let Some(sharing) = replicas.shard_key else { return Err(CommandError::Ended.into()) };
         let moved = self.space(chosen.from)?.copy_sessions(sharing, &chosen.buckets);
         self.space(chosen.to)?.add_sessions(&moved).map_err(ChangeError::Refused)?;
         self.space(chosen.from)?.remove_moved_sessions(&moved);
@@ -149,7 +149,7 @@ impl StoppedReplicaSpaces {
 /// Returns the replicas whose sessions can move, or `None` if the path has none.
 fn session_replicas(state: &PathState) -> Option<&ReplicaChain> {
     let mut all = state.plan.replicas.iter();
-    all.find(|replicas| replicas.sharing.is_some_and(|sharing| sharing.finds_sessions()))
+    all.find(|replicas| replicas.shard_key.is_some_and(|sharing| sharing.finds_sessions()))
 }
 
 /// Returns the command queue of the space that runs the replica with index `copy`, or `None` if

@@ -15,11 +15,11 @@ use crate::path::running::PathState;
 use crate::record::RecordMode;
 use filter::{FilterKind, StateScope};
 use pipeline::edit::{Edit, EditResult, NodeOutput, Subtree};
-use pipeline::graph::Use;
+use pipeline::graph::FilterUse;
 use pipeline::language::Span;
 use pipeline::plan::{Machine, SpaceKind};
 use std::time::Duration;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// The role of a path in a move of filters between two paths.
 pub(super) enum SubtreeMove<'a> {
@@ -127,7 +127,7 @@ impl<'a> SubtreeMove<'a> {
                     let is = |node: &pipeline::graph::Node| {
                         node.span.start == span.start && node.filter().is_some()
                     };
-                    let found = graph.ids().find(|(_, node)| is(node));
+                    let found = graph.nodes_with_ids().find(|(_, node)| is(node));
                     found.map(|(id, _)| changed.ids.nodes[id.0])
                 };
                 let filters: Vec<usize> = new.filter_map(number).collect();
@@ -144,7 +144,7 @@ fn find_leaving_filter(
     state: &PathState,
     span: Span,
 ) -> Result<(Option<usize>, &'static str), ChangeError> {
-    let found = state.plan.graph.ids().find(|(_, node)| node.span == span);
+    let found = state.plan.graph.nodes_with_ids().find(|(_, node)| node.span == span);
     let Some((id, node)) = found else {
         return Err(ChangeError::Refused("the request has just changed".to_owned()));
     };
@@ -155,7 +155,7 @@ fn find_leaving_filter(
     if used.endpoint.writes_files {
         return refused("its files are open there");
     }
-    if node.is_process() {
+    if node.has_own_process() {
         return refused("it runs in a process of that path");
     }
     if state.plan.space_of(id).kind == SpaceKind::Kernel {
@@ -171,6 +171,6 @@ fn find_leaving_filter(
     }
 }
 
-fn state_scope(used: &Use) -> StateScope {
+fn state_scope(used: &FilterUse) -> StateScope {
     used.description.state.scope
 }

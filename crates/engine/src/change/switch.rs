@@ -62,7 +62,7 @@ impl SpaceSwitch {
         number: usize,
         of: fn(&mut Node) -> Option<&mut H>,
     ) -> Option<&mut H> {
-        self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
+        self.new_nodes().iter_mut().filter(|node| node.number == number).find_map(of)
     }
 
     /// Waits until the space has drained the input rings that the switch removes. The writers of
@@ -73,7 +73,7 @@ impl SpaceSwitch {
             let caught_up = move |space: &mut Space| {
                 space.are_removed_rings_empty(&|key| !stays.contains(&key))
             };
-            if self.commands.ask(left(), caught_up)? {
+            if self.commands.execute(left(), caught_up)? {
                 return Ok(());
             }
             std::thread::park_timeout(Duration::from_micros(200));
@@ -215,7 +215,7 @@ pub(super) fn switch(
     }
     crossings.iter().for_each(|one| one.commit(&mut taken, &mut switched));
     handover.iter_mut().for_each(|handover| handover.commit(&mut taken));
-    let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
+    let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.source_number).collect();
     for (_, stopped) in &mut taken {
         if let StoppedSpace::Lent(lent) = stopped {
             lent.space.record_stop_for_swap(number);
@@ -268,7 +268,7 @@ fn record_successors(
     kernels: Vec<(Kernels, ProgramSuccession)>,
     switched: &mut SwitchReport,
 ) {
-    for (all, ProgramSuccession { kernel, first, next }) in kernels {
+    for (all, ProgramSuccession { program_index: kernel, source_number: first, next }) in kernels {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kernel) = all.get_mut(kernel) else { continue };
         let spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());

@@ -7,7 +7,7 @@
 //! Streamline runs beside its neighbors and never removes one; `explain` reports the effect of each
 //! on a request.
 
-pub use sys::bpf::{Side, XdpMode};
+pub use sys::bpf::{TrafficDirection, XdpMode};
 pub use sys::holders::Holder;
 
 use super::Refusal;
@@ -70,9 +70,9 @@ pub enum NeighborKind {
     },
     /// A program in the TCX chain of the given direction, and the id of its BPF link, if it has
     /// one.
-    Tcx(Side, Option<u32>),
+    Tcx(TrafficDirection, Option<u32>),
     /// A tc classifier (clsact) of the given direction, with its name and priority.
-    Tc(Side, String, u16),
+    Tc(TrafficDirection, String, u16),
 }
 
 /// Returns the number of classification rules (ntuple filters) in an interface's network device, or
@@ -80,9 +80,9 @@ pub enum NeighborKind {
 /// means the namespace of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
-        None => sys::net::device_rules(interface),
+        None => sys::net::classification_rule_count(interface),
         Some(netns) => Namespace::open(netns)
-            .and_then(|space| run_in(&space, || sys::net::device_rules(interface)))
+            .and_then(|space| run_in(&space, || sys::net::classification_rule_count(interface)))
             .and_then(|asked| asked),
     };
     asked.map_err(Refusal::from_error)
@@ -151,7 +151,7 @@ impl NeighborListing {
     }
 
     fn list_tcx_programs(&mut self, one: &Interface) {
-        for side in [Side::Ingress, Side::Egress] {
+        for side in [TrafficDirection::Ingress, TrafficDirection::Egress] {
             match tcx_chain(one.index, side) {
                 Ok(chain) => self.found.extend(chain.members.into_iter().map(|member| {
                     let kind = NeighborKind::Tcx(side, member.link);
@@ -230,6 +230,6 @@ fn describe_program(one: &Interface, kind: NeighborKind, id: u32, name: String) 
     let info = program_info(id).ok();
     let own = info.as_ref().map(|info| info.name.clone()).filter(|own| !own.is_empty());
     let program = Some(NeighborProgram { id, name: own.unwrap_or(name) });
-    let uid = info.map(|info| info.loaded_by);
+    let uid = info.map(|info| info.loader_uid);
     Neighbor { program, uid, ..neighbor(Some(&one.name), kind) }
 }

@@ -119,7 +119,7 @@ impl Emitter<'_> {
         layout: FrameAction<'_>,
     ) -> Result<ebpf::Program, UnfitReason> {
         match layout {
-            FrameAction::Tap(fused) => tap::fused(
+            FrameAction::Tap(fused) => tap::fused_tap(
                 target,
                 fused,
                 |s, on, done| self.emit_program_body(s, on, done),
@@ -174,7 +174,7 @@ impl Emitter<'_> {
                             self.taps.emit(s, Some(*step), on);
                             self.emit_outgoing_edges(s, Some(*step), on, next)
                         })?;
-                        self.emit_end(s, left(LeaveReason::Elsewhere), on, next);
+                        self.emit_end(s, left(LeaveReason::TakenEarlier), on, next);
                         Ok::<(), UnfitReason>(())
                     })?;
                     self.emit_end(s, left(LeaveReason::Fragment), on, next);
@@ -335,7 +335,7 @@ impl Emitter<'_> {
             reader,
             exit: way,
             shared: tree.shares_sink(out.number_in_request),
-            failed,
+            failed_tally: failed,
         }
     }
 
@@ -373,7 +373,7 @@ impl Emitter<'_> {
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
         let used = used.ok_or_else(|| UnfitReason::new("it is not a filter"))?;
-        let twin = used.description.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
+        let twin = used.description.emit_twin.ok_or_else(|| UnfitReason::new("no twin"))?;
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
@@ -381,7 +381,7 @@ impl Emitter<'_> {
     /// frames at this exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.emit_count(s, CounterId::Handed(exit), on);
-        let first = match (on.linked, on.l3) {
+        let first = match (on.has_link_header, on.l3) {
             (true, _) => FirstHeader::Link,
             (false, Some(_)) => FirstHeader::Packet,
             (false, None) => FirstHeader::Bytes,

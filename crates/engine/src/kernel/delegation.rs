@@ -32,7 +32,7 @@ pub use super::final_counters::FinalCounters;
 pub use super::taps::OpenTaps;
 pub use endpoint::Failure;
 pub use endpoint::source::kernel::Attachment;
-pub use filter::{Amount, Attach, Side};
+pub use filter::{Amount, AttachTarget, TrafficDirection};
 
 /// The owner of a request, and a note about the request. The note is persisted and outlives this
 /// process.
@@ -85,7 +85,7 @@ pub struct DelegatedLayout {
 #[derive(Clone, Debug)]
 pub struct ResourceNeeds<'n> {
     /// The attach point of the request.
-    pub attach: &'n Attach,
+    pub attach: &'n AttachTarget,
     /// The first source of the kernel part.
     pub source: NodeId,
     /// Size in bytes of the request's pointers, and of the frames that the request shares with
@@ -106,7 +106,7 @@ pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), Kern
 pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
     /// The attach point at which the request runs.
-    pub attach: Attach,
+    pub attach: AttachTarget,
     /// Sizes in bytes of the request's pointers, and of the frames that the request shares with
     /// other requests.
     pub bytes: (u64, u64),
@@ -131,8 +131,14 @@ impl KernelPart {
     /// Formats the kernel part as text.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns } =
-            &self.ring;
+        let KernelRing {
+            pointers,
+            bytes,
+            record_max,
+            signal_blocks,
+            interval_min_ns: apart_ns,
+            signal_ns,
+        } = &self.ring;
         let nodes: Vec<usize> = self.nodes.iter().map(|node| node.0).collect();
         let ring = (pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns);
         serde_json::to_string(&(ring, nodes)).unwrap_or_default()
@@ -143,7 +149,14 @@ impl KernelPart {
     pub fn from_text(text: &str) -> Option<Self> {
         let (ring, nodes): (_, Vec<usize>) = serde_json::from_str(text).ok()?;
         let (pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns) = ring;
-        let ring = KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns };
+        let ring = KernelRing {
+            pointers,
+            bytes,
+            record_max,
+            signal_blocks,
+            interval_min_ns: apart_ns,
+            signal_ns,
+        };
         Some(Self { nodes: nodes.into_iter().map(NodeId).collect(), ring })
     }
 }
@@ -193,7 +206,7 @@ impl AttachPoints {
                     return Err(BuildError::Refused(KernelRefusal { node, why: why.to_owned() }));
                 }
                 let successor = Arc::clone(&running.held).successor(asked, stays, &new.about)?;
-                let PreparedSuccessor { lent, switch: how } = successor;
+                let PreparedSuccessor { attachment: lent, switch: how } = successor;
                 switch = Some(how);
                 Ok(lent)
             })?;
@@ -252,8 +265,8 @@ impl AttachPoints {
         let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), exits_per_frame };
         allows(&needs).map_err(BuildError::Refused)?;
         let exits = asked.exit_count();
-        let KernelAttachment { rings, doorbell, held } = make(&asked, new)?;
-        let layout = DelegatedLayout { shape: rings.shape(), exits, tree };
+        let KernelAttachment { rings, doorbell, handle: held } = make(&asked, new)?;
+        let layout = DelegatedLayout { shape: rings.layout(), exits, tree };
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let delegated = || -> io::Result<DelegatedProgram> {
             let (records, pointers) = (copy(rings.records().as_fd())?, copy(rings.as_fd())?);
@@ -295,7 +308,7 @@ impl DelegatedProgram {
     /// the serving process when the request ends. Call [`Self::matches_request`] first.
     pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
         let (rings, doorbell) = self.open()?;
-        Ok(KernelAttachment { rings, doorbell, held })
+        Ok(KernelAttachment { rings, doorbell, handle: held })
     }
 }
 
@@ -387,7 +400,7 @@ mod tests {
             bytes: 1 << 20,
             record_max: 65_600,
             signal_blocks: 32,
-            apart_ns: u64::MAX,
+            interval_min_ns: u64::MAX,
             signal_ns: 0,
         };
         let part = KernelPart { nodes: vec![NodeId(0), NodeId(7)], ring };

@@ -18,7 +18,7 @@ use pipeline::graph::NodeId;
 use pipeline::plan::Plan;
 use std::sync::Arc;
 use sys::bpf::{ProgramRings, RingBuffer};
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// An attached request whose rings the caller reads.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl DirectSuccessor {
 
 impl DirectAttachment {
     fn new(asked: &KernelRequest<'_>, attached: KernelAttachment, place: AttachPoint) -> Self {
-        let KernelAttachment { rings, doorbell, held, .. } = attached;
+        let KernelAttachment { rings, doorbell, handle: held, .. } = attached;
         let exits = asked.tree().exits;
         let exits = exits.iter().map(|exit| DirectExit {
             sink: exit.sink,
@@ -102,7 +102,7 @@ impl DirectAttachment {
         steps: &RollbackLog,
     ) -> Result<DirectSuccessor, BuildError> {
         with_request(plan, steps, |asked, place| {
-            let PreparedSuccessor { lent, switch } =
+            let PreparedSuccessor { attachment: lent, switch } =
                 Arc::clone(&self.handle).successor(asked, &[], "")?;
             Ok(DirectSuccessor { attached: Self::new(asked, lent, place), switch })
         })

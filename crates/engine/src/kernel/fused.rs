@@ -10,7 +10,7 @@
 use super::tree::{ExitBlocks, RequestTree, Step, filter_span};
 use filter::{Amount, Description, StateScope};
 use pipeline::ClassSet;
-use pipeline::graph::{Graph, NodeId, Use};
+use pipeline::graph::{FilterUse, Graph, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub(super) struct FusedTree {
     /// The steps that send frames to an egress interface. The program has a mark for each of these
     /// steps ([`Self::egress_mark`]): a flag of the current frame that is set if the step must send
     /// the frame.
-    pub(super) leads: Vec<usize>,
+    pub(super) egress_steps: Vec<usize>,
     /// The gates of the requests that take frames from the host, in order of precedence. Each pair
     /// contains the index of a request and the index of its gate among the steps.
     pub(super) gates: Vec<(usize, usize)>,
@@ -52,7 +52,7 @@ pub(super) struct FusedStep {
     pub(super) classes: ClassSet,
     /// Indices of the requests that share the step. In messages and counters, the first request's
     /// node stands for the step.
-    pub(super) lines: Vec<usize>,
+    pub(super) requests: Vec<usize>,
     /// The number of the step in the first request's own tree. `None` for a gate, because that tree
     /// contains no gates.
     number_in_request: Option<usize>,
@@ -117,7 +117,7 @@ pub(super) enum CounterId {
     /// Counter of blocks that took the exit with this index but could not be copied to user space.
     Failed(usize),
     /// Counter of frames that an egress interface refused. The number is the index of the sending
-    /// step in [`FusedTree::leads`].
+    /// step in [`FusedTree::egress_steps`].
     Refused(usize),
     /// Counter of frames that a gate left to the host or to another request. Contains the index of
     /// the gate and the reason.
@@ -133,12 +133,12 @@ pub(super) enum LeaveReason {
     /// The program cannot read the frame's headers.
     Undecided,
     /// An earlier request took the frame.
-    Elsewhere,
+    TakenEarlier,
 }
 
 impl LeaveReason {
     /// All reasons, in the order of the counts in [`KernelCounters::left`].
-    pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
+    pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::TakenEarlier];
 }
 
 /// Counters of a request in the kernel, by the step numbers of the request's own tree.
@@ -204,7 +204,7 @@ impl FusedTree {
         self.steps.push(FusedStep {
             from: None,
             classes: ClassSet::all(),
-            lines: vec![line],
+            requests: vec![line],
             number_in_request: None,
         });
         step
@@ -222,7 +222,7 @@ impl FusedTree {
         let step = &members[line].tree.steps[own];
         let from = before.position(step.from);
         let same = |shared: &FusedStep| {
-            let first = shared.lines[0];
+            let first = shared.requests[0];
             let Some(other) = shared.number_in_request.map(|own| &members[first].tree.steps[own])
             else {
                 return false;
@@ -232,14 +232,14 @@ impl FusedTree {
             place && first != line && both.is_some_and(|(one, other)| can_share_filter(one, other))
         };
         if let Some(known) = self.steps.iter().position(same) {
-            self.steps[known].lines.push(line);
+            self.steps[known].requests.push(line);
             return known;
         }
         if step_use(&members[line], step).is_some_and(|used| used.endpoint.outlet.is_some()) {
-            self.leads.push(self.steps.len());
+            self.egress_steps.push(self.steps.len());
         }
         let (classes, own) = (step.classes.clone(), Some(own));
-        self.steps.push(FusedStep { from, classes, lines: vec![line], number_in_request: own });
+        self.steps.push(FusedStep { from, classes, requests: vec![line], number_in_request: own });
         self.steps.len() - 1
     }
 
@@ -279,7 +279,7 @@ impl FusedTree {
             CounterId::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
             CounterId::Left(gate, why) => {
                 let place = LeaveReason::ALL.len() * gate + why as usize;
-                1 + steps + 2 * (forks + exits) + self.leads.len() + place
+                1 + steps + 2 * (forks + exits) + self.egress_steps.len() + place
             }
         };
         u16::try_from(number).unwrap_or(u16::MAX)
@@ -288,7 +288,10 @@ impl FusedTree {
     /// Returns the number of counters that the program needs.
     pub(super) fn counter_count(&self) -> usize {
         let left = LeaveReason::ALL.len() * self.gates.len();
-        1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
+        1 + self.steps.len()
+            + 2 * (self.forks.len() + self.exits.len())
+            + self.egress_steps.len()
+            + left
     }
 
     /// Returns the steps after `from` (the source if `None`), with the classes that lead to each.
@@ -347,21 +350,21 @@ impl FusedTree {
     /// Returns the mark for frames that a step sends: its number, and the index of the step among
     /// the steps that send frames. Returns `None` if the step sends no frames.
     pub(super) fn egress_mark(&self, step: usize) -> Option<(u16, usize)> {
-        let number = self.leads.iter().position(|lead| *lead == step)?;
+        let number = self.egress_steps.iter().position(|lead| *lead == step)?;
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
     /// Returns the number of the mark that the program sets on a frame when a request takes it from
     /// the host. Returns `None` if no request takes frames.
     pub(super) fn taken_mark(&self) -> Option<u16> {
-        let number = self.forks.len() + self.leads.len();
+        let number = self.forks.len() + self.egress_steps.len();
         (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))
     }
 
     /// Returns the number of marks that the program needs: one for each fork and each step that
     /// sends frames, and one if a request takes frames.
     pub(super) fn mark_count(&self) -> usize {
-        self.forks.len() + self.leads.len() + usize::from(!self.gates.is_empty())
+        self.forks.len() + self.egress_steps.len() + usize::from(!self.gates.is_empty())
     }
 
     /// Returns the forks at a step, or at the source if `at` is `None`, each with its number.
@@ -373,7 +376,7 @@ impl FusedTree {
     /// value is the index of that request.
     pub(super) fn node(&self, members: &[FusedRequest<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
-        let line = shared.lines[0];
+        let line = shared.requests[0];
         let tree = members[line].tree;
         let own = shared.number_in_request.map(|own| tree.steps[own].nodes[0]);
         (line, own.or(tree.gate).unwrap_or(NodeId(0)))
@@ -430,7 +433,7 @@ impl FusedTree {
             failed: own.exits.iter().map(|exit| read(CounterId::Failed(*exit))).collect(),
             reasons: HashMap::new(),
         };
-        for (number, step) in self.leads.iter().enumerate() {
+        for (number, step) in self.egress_steps.iter().enumerate() {
             let blocks = read(CounterId::Refused(number)).blocks;
             if let Some(own) = self.request_step_number(line, *step).filter(|_| blocks > 0) {
                 counted.add_unanswered_count(own, REFUSED_COUNTER, blocks);
@@ -525,18 +528,18 @@ impl KernelCounters {
     }
 }
 
-fn step_use<'m>(member: &FusedRequest<'m>, step: &Step) -> Option<&'m Use> {
+fn step_use<'m>(member: &FusedRequest<'m>, step: &Step) -> Option<&'m FilterUse> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
 /// Returns true if a step of one request and a step of another are the same filter with the same
-/// arguments, as defined by [`Use::is_same`]. The state of one filter can then be loaded into the
-/// other.
+/// arguments, as defined by [`FilterUse::is_same`]. The state of one filter can then be loaded into
+/// the other.
 pub(super) fn is_same_filter(
     one: (&FusedRequest<'_>, usize),
     other: (&FusedRequest<'_>, usize),
 ) -> bool {
-    fn filter<'m>((member, step): (&FusedRequest<'m>, usize)) -> Option<&'m Use> {
+    fn filter<'m>((member, step): (&FusedRequest<'m>, usize)) -> Option<&'m FilterUse> {
         step_use(member, member.tree.steps.get(step)?)
     }
     filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))
@@ -544,7 +547,7 @@ pub(super) fn is_same_filter(
 
 /// Returns true if two requests can share the filter: the filters are identical, send no blocks,
 /// and have no state through which one request would affect the other.
-fn can_share_filter(one: &Use, other: &Use) -> bool {
+fn can_share_filter(one: &FilterUse, other: &FilterUse) -> bool {
     let same = one.description.is_same_entry(other.description);
     // If two requests each send a frame, two frames must be sent.
     let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::bpf::{ProgramRings, RingBuffer};
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// A process that attaches requests to kernel programs: this process or a privileged one.
 pub trait Host: fmt::Debug + Sync {
@@ -51,7 +51,7 @@ pub struct KernelAttachment {
     /// The doorbell that the program notifies.
     pub doorbell: RingBuffer,
     /// The handle of the request, which stays attached while the handle exists.
-    pub held: Arc<dyn AttachmentHandle>,
+    pub handle: Arc<dyn AttachmentHandle>,
 }
 
 /// A request that runs in the kernel until it is detached.
@@ -107,7 +107,7 @@ pub trait AttachmentHandle: Attachment {
 #[derive(Debug)]
 pub struct PreparedSuccessor {
     /// The rings and handles of the new request.
-    pub lent: KernelAttachment,
+    pub attachment: KernelAttachment,
     /// The handle that replaces the running request with the new one.
     pub switch: Box<dyn ProgramSwitch>,
 }
@@ -129,7 +129,7 @@ pub enum SwitchError {
     /// The process that runs the old request and prepared the new one was restarted, so the new one
     /// is lost. A retry may succeed.
     #[error("{0}")]
-    Again(String),
+    HostRestarted(String),
 }
 
 /// A refusal by the kernel that is simulated for a test.

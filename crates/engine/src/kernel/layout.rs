@@ -38,7 +38,7 @@ pub(super) fn rings_layout(
         if planned.attach.own_sockets { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
     let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(regions_per_cpu);
     let least = 2 * ring.record_max.next_power_of_two();
-    let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX);
+    let memory = sys::machine::Machine::detect().memory_bytes.unwrap_or(u64::MAX);
     let bytes = region_size(asked, cpus, least..=(ring.bytes / part).max(least), memory);
     Ok(RingsLayout {
         cpus,

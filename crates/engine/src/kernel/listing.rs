@@ -17,7 +17,7 @@ pub fn list_filter_instructions(graph: &Graph, at: NodeId) -> Result<String, Str
         let node = graph.node(first);
         let used = node.filter().ok_or_else(|| format!("`{}` is not a filter", node.name()))?;
         if used.description.kind == FilterKind::Source {
-            let live = used.attach().ok_or_else(|| format!("`{}` is not live", node.name()));
+            let live = used.attachment().ok_or_else(|| format!("`{}` is not live", node.name()));
             break live??;
         }
         chain.push((used.description, &used.arguments));

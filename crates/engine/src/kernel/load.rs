@@ -8,7 +8,7 @@ use sys::bpf::{
     BtfBuilder, FunctionInfo, License, LineInfo, LoadError, LoadParameters, Map, Program,
     ProgramKind, SourceInfo,
 };
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// A loaded program and the maps that were created for it. `None` stands for a map that already
 /// existed.
@@ -42,7 +42,7 @@ impl LoadFailure {
 
     /// Returns true if the verifier rejected the program in the code of this filter.
     pub(super) fn is_rejected_in(&self, word: &ebpf::FilterSpan) -> bool {
-        let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.label()));
+        let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.log_line()));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
     }
 }
@@ -147,7 +147,7 @@ fn build_source_lines(
     let file = types.add_string("request");
     let line = |(from, number, text): &(usize, u32, String)| {
         let instruction = u32::try_from(*from).map_err(drop)?;
-        Ok(LineInfo { instruction, file, text: types.add_string(text), number: number << 10 })
+        Ok(LineInfo { instruction, file, text: types.add_string(text), line_col: number << 10 })
     };
     let lines = program.lines().iter().map(line).collect::<Result<Vec<_>, ()>>()?;
     Ok((types, [FunctionInfo { instruction: 0, type_id: main }], lines))

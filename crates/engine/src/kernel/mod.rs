@@ -19,11 +19,11 @@
 //! ([`point`]).
 
 mod assemble;
-mod current;
 pub mod delegation;
 pub mod direct;
 mod final_counters;
 mod fused;
+mod generation_counters;
 mod host;
 mod layout;
 pub mod listing;
@@ -36,7 +36,7 @@ pub(crate) mod taps;
 mod timing;
 mod tree;
 
-pub(crate) use current::{GenerationCounters, query_counters};
+pub(crate) use generation_counters::{GenerationCounters, query_counters};
 pub use host::{
     AttachmentHandle, Host, InjectedRefusal, KernelAttachment, KernelRequest, PreparedSuccessor,
     ProgramSwitch, SwitchError,
@@ -52,7 +52,7 @@ use endpoint::{OpenArguments, Source, SourceCounters};
 use host::{KernelRefusal, attach_build_error};
 use layout::rings_layout;
 use pipeline::Share;
-use pipeline::graph::{Graph, NodeId, Use};
+use pipeline::graph::{FilterUse, Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned};
 use point::{AttachPoints, NewRequest};
 use runtime::ledger::loses_kernel_exit;
@@ -68,12 +68,12 @@ use tree::{RequestTree, Step};
 /// The kernel part of a path at one interface. It consists of the request that runs now and of
 /// earlier requests, one for each change of the path.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelSpace {
     /// The current generation: the request that has been attached since the last change of the
     /// path.
     pub(crate) generation: Generation,
     /// The earlier generations, oldest first. Each of them ended at a change of the path.
-    before: Vec<Generation>,
+    earlier_generations: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
     /// measured.
     timing: Option<Timing>,
@@ -120,7 +120,7 @@ type AttachedSource = (Arc<dyn AttachmentHandle>, Box<dyn Source>);
 /// CAP_SYS_ADMIN).
 pub(crate) fn is_perfmon_capable() -> bool {
     let may = Privilege::detect().effective;
-    may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
+    may.contains(Capabilities::PERFMON) || may.contains(Capabilities::SYS_ADMIN)
 }
 
 /// An attached request and all its predecessors. The source of their frames reports the sum of
@@ -170,7 +170,7 @@ pub(crate) struct KernelInputs<'p> {
 /// Maximum interval between two doorbell notifications that a program can represent, in ns.
 const DOORBELL_INTERVAL_NS_MAX: u64 = i32::MAX as u64;
 
-impl Kernel {
+impl KernelSpace {
     /// Attaches a request to the program of its interface, and opens the source that reads its
     /// frames. A request that takes selected flows from the host is refused if the flows include
     /// the SSH connection of this session, unless the source is forced.
@@ -192,7 +192,7 @@ impl Kernel {
         };
         let generation = wanted.generation(handle);
         let (before, taps) = (Vec::new(), NodeTapReaders::default());
-        Ok((Self { generation, before, place, timing, taps }, gives))
+        Ok((Self { generation, earlier_generations: before, place, timing, taps }, gives))
     }
 
     /// Prepares the generation that will replace the current one. Also returns the source that
@@ -207,7 +207,8 @@ impl Kernel {
         self.check_output_exported((&tree, wanted.ids), &asked.taps)?;
         let stays = self.generation.kept_steps(&tree, wanted.ids);
         let handle = Arc::clone(&self.generation.handle);
-        let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
+        let PreparedSuccessor { attachment: lent, switch } =
+            handle.successor(&asked, &stays, "")?;
         let before = self.generations().map(|generation| Arc::clone(&generation.handle)).collect();
         let (handle, gives) = wanted.open_source(lent, self.place.clone(), before);
         let generation = wanted.generation(handle);
@@ -219,7 +220,7 @@ impl Kernel {
     pub(crate) fn begin_generation(&mut self, next: NextGeneration, taken: SourceCounters) {
         let mut old = std::mem::replace(&mut self.generation, next.generation);
         old.taken = Some(taken);
-        self.before.push(old);
+        self.earlier_generations.push(old);
         self.renew_taps(&next.open_taps);
     }
 }
@@ -248,7 +249,7 @@ impl<'p> KernelInputs<'p> {
     fn request(&self) -> KernelRequest<'p> {
         let KernelInputs { graph, planned, hardened, refuses, .. } = *self;
         let source = self.sources().first().copied().unwrap_or(NodeId(0));
-        let (nodes, steps) = (self.nodes, self.opening.steps);
+        let (nodes, steps) = (self.nodes, self.opening.rollback_log);
         let taps = OpenTaps::default();
         KernelRequest { graph, planned, nodes, source, hardened, refuses, steps, taps }
     }
@@ -267,7 +268,7 @@ impl<'p> KernelInputs<'p> {
         place: AttachPoint,
         before: Vec<Arc<dyn AttachmentHandle>>,
     ) -> AttachedSource {
-        let KernelAttachment { rings, doorbell, held } = lent;
+        let KernelAttachment { rings, doorbell, handle: held } = lent;
         let tree = self.request().tree();
         let gives = KernelSource::new(KernelSourceParts {
             rings,
@@ -319,7 +320,7 @@ impl KernelRequest<'_> {
         new: NewRequest,
     ) -> Result<NewRequest, BuildError> {
         let leads = egress_steps(self.graph, &new.tree, place)?;
-        Ok(NewRequest { leads, ..new })
+        Ok(NewRequest { egress_steps: leads, ..new })
     }
 
     /// Converts the request to the form that an attach point accepts. `owner` becomes its owner;
@@ -367,7 +368,7 @@ impl KernelRequest<'_> {
             source,
             shape,
             wake_policy,
-            leads: Vec::new(),
+            egress_steps: Vec::new(),
             states: Vec::new(),
             taps: self.taps.clone(),
             about: String::new(),
@@ -378,7 +379,7 @@ impl KernelRequest<'_> {
 
 impl Host for AttachPoints {
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
-        self.attach_for_user(asked, sys::process::identity().0)
+        self.attach_for_user(asked, sys::process::effective_ids().0)
     }
 }
 
@@ -407,8 +408,8 @@ fn egress_steps(
     let mut found = Vec::new();
     for (number, step) in tree.steps.iter().enumerate() {
         let Some(node) = step.nodes.first().copied() else { continue };
-        let Some(outlet) = graph.node(node).filter().and_then(Use::outlet) else { continue };
-        if !Privilege::detect().effective.has(Capabilities::NET_RAW) {
+        let Some(outlet) = graph.node(node).filter().and_then(FilterUse::outlet) else { continue };
+        if !Privilege::detect().effective.contains(Capabilities::NET_RAW) {
             let why = "sending frames needs CAP_NET_RAW, also from the kernel".to_owned();
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
@@ -454,11 +455,11 @@ pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_INTERVAL_NS_MAX)).unwrap_or(u32::MAX);
     WakePolicy {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
-        apart_ns: ns(ring.apart_ns),
+        apart_ns: ns(ring.interval_min_ns),
         wait_ns: ns(ring.signal_ns),
         bytes: shape.bytes / 4,
-        most: shape.pointers / 4,
-        wakes: if ring.signal_blocks == 0 { WakeupTarget::Host } else { WakeupTarget::Consumer },
+        frames: shape.pointers / 4,
+        target: if ring.signal_blocks == 0 { WakeupTarget::Host } else { WakeupTarget::Consumer },
     }
 }
 
@@ -472,19 +473,19 @@ const _: () = {
     assert!(
         offset::COMMITTED as u32 == region_offset::COMMITTED
             && offset::WRITING as u32 == region_offset::WRITING
-            && offset::FAILED as u32 == region_offset::FAILED
+            && offset::FAILED_COPIES as u32 == region_offset::FAILED_COPIES
     );
     assert!(
         offset::DOORBELL_TIME as u32 == region_offset::LAST_NOTIFICATION_TIME
             && offset::DOORBELLS_SENT as u32 == region_offset::NOTIFICATION_COUNTS
     );
     assert!(
-        offset::COUNTS as u32 == region_offset::COUNTS
-            && tap::EXITS_MAX * 8 <= region_offset::POINTERS - region_offset::COUNTS
+        offset::EXIT_POINTER_COUNTS as u32 == region_offset::EDGE_POINTER_COUNTS
+            && tap::EXITS_MAX * 8 <= region_offset::POINTERS - region_offset::EDGE_POINTER_COUNTS
     );
     assert!(
         offset::TALLIES as u32 == region_offset::TALLIES
-            && offset::END as u32 == region_offset::POINTERS
+            && offset::PAGE_SIZE as u32 == region_offset::POINTERS
     );
     assert!(
         offset::DELIVERY_BITS as u32 == region_offset::SCRATCH

@@ -48,12 +48,12 @@ use super::host::{KernelAttachment, KernelRefusal, attach_build_error};
 use super::taps::OpenTaps;
 use crate::error::BuildError;
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
-use filter::Attach;
+use filter::AttachTarget;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::bpf::{GracePeriod, Link, Map, Program};
-use sys::steps::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
+use sys::rollback::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
 
 /// The attach points that this process owns. Clones share the same points.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +97,7 @@ struct PointState {
     replaced: u64,
     /// Number of frames processed by replaced programs whose counters have been collected.
     frames: u64,
-    lines: Vec<AttachedRequest>,
+    requests: Vec<AttachedRequest>,
     running: Option<RunningProgram>,
     /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
@@ -141,7 +141,7 @@ impl AttachPoints {
     /// program. `hardened` is true if the program must load without CAP_PERFMON.
     pub(crate) fn attach(
         &self,
-        (attach, hardened): (&Attach, bool),
+        (attach, hardened): (&AttachTarget, bool),
         new: &NewRequest,
     ) -> Result<KernelAttachment, BuildError> {
         for nth in 0.. {
@@ -161,7 +161,7 @@ impl AttachPoints {
     /// `hardened` is true if programs must load without CAP_PERFMON.
     fn find_or_create_point(
         &self,
-        attach: &Attach,
+        attach: &AttachTarget,
         hardened: bool,
         owner: u32,
         nth: usize,
@@ -188,7 +188,7 @@ impl AttachPoints {
     /// process. It is `None` for an attach point at an interface.
     fn create_point(
         &self,
-        (attach, hardened): (&Attach, bool),
+        (attach, hardened): (&AttachTarget, bool),
         place: AttachPoint,
         sockets: Option<Sockets>,
     ) -> Arc<Point> {
@@ -216,18 +216,18 @@ impl Point {
         if state.full {
             return Err(AttachFailure::Full);
         }
-        let waits = !state.lines.is_empty() || self.site.sockets.is_some();
+        let waits = !state.requests.is_empty() || self.site.sockets.is_some();
         if waits && state.grace.is_none() {
             step(StepResource::Memory, "what waits for programs")?;
             state.create_grace_period().map_err(refused)?;
         }
         let number = self.next_number();
-        let made = AttachedRequest::create(number, &state.lines, new);
+        let made = AttachedRequest::create(number, &state.requests, new);
         let (mut line, doorbell) = made.map_err(refused)?;
         line.busy_before = self.busy_packets();
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&AttachedRequest> =
-            state.lines.iter().filter(|line| !line.leaving).collect();
+            state.requests.iter().filter(|line| !line.leaving).collect();
         lines.push(&line);
         let among = lines.len() > 1;
         let made = Version::load(&self.site, &lines, &steps);
@@ -251,12 +251,12 @@ impl Point {
         }
         put.map_err(refused)?;
         steps.announce_step("a line runs");
-        state.lines.push(line);
+        state.requests.push(line);
         state.add_state_maps(states);
         self.store(&mut state, None);
         steps.announce_step("a line is kept");
         let handle = RequestHandle::new(Arc::clone(self), number);
-        Ok(KernelAttachment { held: Arc::new(handle), rings, doorbell })
+        Ok(KernelAttachment { handle: Arc::new(handle), rings, doorbell })
     }
 
     /// Makes `version` the program of this point: replaces the running program, or attaches the
@@ -293,12 +293,13 @@ impl Point {
     /// change.
     fn remove_request(&self, number: u32) -> FinalCounters {
         let mut state = self.state();
-        match state.lines.iter_mut().find(|line| line.number == number) {
+        match state.requests.iter_mut().find(|line| line.number == number) {
             Some(line) => line.leaving = true,
             // The request was never attached.
             None => return FinalCounters::default(),
         }
-        let stay: Vec<&AttachedRequest> = state.lines.iter().filter(|line| !line.leaving).collect();
+        let stay: Vec<&AttachedRequest> =
+            state.requests.iter().filter(|line| !line.leaving).collect();
         let gone = if stay.is_empty() {
             true
         } else {
@@ -317,7 +318,7 @@ impl Point {
         }
         state.collect_retired_counters();
         let mut ended = FinalCounters::default();
-        let PointState { lines, running, .. } = &mut *state;
+        let PointState { requests: lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
             let running = running.as_ref().filter(|running| running.version.has_request(number));
             running.iter().for_each(|running| line.add_program_runs(&running.version.program));
@@ -332,9 +333,10 @@ impl Point {
         let runs = |line: &AttachedRequest| {
             running.is_some_and(|version| version.has_request(line.number))
         };
-        let stays: Vec<bool> = state.lines.iter().map(|line| !line.leaving || runs(line)).collect();
+        let stays: Vec<bool> =
+            state.requests.iter().map(|line| !line.leaving || runs(line)).collect();
         let mut stays = stays.into_iter();
-        state.lines.retain(|_| stays.next().unwrap_or(true));
+        state.requests.retain(|_| stays.next().unwrap_or(true));
         state.full = false;
         self.store(&mut state, None);
         ended
@@ -344,11 +346,11 @@ impl Point {
     /// are open.
     fn set_taps(&self, number: u32, open: &OpenTaps) -> Result<(), String> {
         let mut state = self.state();
-        let Some(line) = state.lines.iter_mut().find(|line| line.number == number) else {
+        let Some(line) = state.requests.iter_mut().find(|line| line.number == number) else {
             return Err("the program does not run".to_owned());
         };
         let before = std::mem::replace(&mut line.taps, open.clone());
-        let PointState { running, lines, .. } = &mut *state;
+        let PointState { running, requests: lines, .. } = &mut *state;
         let Some(running) = running else { return Ok(()) };
         let set = running.version.set_taps(lines.iter());
         if set.is_err()
@@ -369,7 +371,7 @@ impl Point {
     /// not attached.
     fn current_counters(&self, number: u32) -> Option<FinalCounters> {
         let state = self.state();
-        let line = state.lines.iter().find(|line| line.number == number)?;
+        let line = state.requests.iter().find(|line| line.number == number)?;
         let running = state.running.as_ref().map(|running| &running.version);
         let counted = state.current_counters(line, running);
         let taps = line.taps.clone();
@@ -379,7 +381,7 @@ impl Point {
     /// Returns the user id of a request's owner, or `None` if the request is not attached.
     fn request_owner(&self, number: u32) -> Option<u32> {
         let state = self.state();
-        state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
+        state.requests.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
     /// Returns the filter state of a request, and the counters that it has from programs that no
@@ -437,7 +439,7 @@ impl PointState {
     /// Adds the filter state maps of a new program to the requests that own the filters.
     fn add_state_maps(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
-            if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
+            if let Some(line) = self.requests.iter_mut().find(|line| line.number == number) {
                 line.states.push((step, Arc::new(map)));
             }
         }
@@ -460,7 +462,7 @@ impl PointState {
         }
         for version in std::mem::take(&mut self.retired) {
             self.frames += version.processed_frame_count();
-            for line in self.lines.iter_mut().filter(|line| version.has_request(line.number)) {
+            for line in self.requests.iter_mut().filter(|line| version.has_request(line.number)) {
                 let counted = version.current_counters(line);
                 line.counted.add(&counted);
                 line.add_program_runs(&version.program);

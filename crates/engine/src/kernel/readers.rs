@@ -3,14 +3,14 @@
 use super::host::KernelRefusal;
 use super::taps::{NodeTapReaders, OPEN_MAX, OpenTaps};
 use super::tree::RequestTree;
-use super::{Generation, Kernel};
+use super::{Generation, KernelSpace};
 use crate::error::BuildError;
 use crate::numbering::PlanNumbers;
 use pipeline::graph::NodeId;
 use runtime::space::tap::TapEndHandle;
 use std::time::Duration;
 
-impl Kernel {
+impl KernelSpace {
     /// Returns true if the program has a tap for the node with this number.
     pub(crate) fn has_tap(&self, node: usize) -> bool {
         let Generation { tree, ids, .. } = &self.generation;

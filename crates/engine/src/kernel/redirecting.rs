@@ -31,7 +31,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sys::bpf::{License, LoadError, Map, ProgramKind};
 use sys::memory::ReadMapping;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// An attached redirecting program and its counters.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ struct ProgramInputs<'p> {
     counters: &'p Map,
     steps: &'p RollbackLog,
     /// The steps that send frames, each with the index of its egress interface.
-    leads: &'p [(usize, u32)],
+    egress_steps: &'p [(usize, u32)],
 }
 
 /// Loads and attaches a redirecting program, and opens the source of its frames.
@@ -81,7 +81,7 @@ pub(super) fn build(
     if let Some(refusal) = refuses.loading_refusal(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
-    let step = |what| opening.steps.announce(StepResource::Memory, what);
+    let step = |what| opening.rollback_log.announce(StepResource::Memory, what);
     let fused = FusedTree::fuse(&[FusedRequest { tree, graph, request: 0 }]);
     let word = |step| fused.label(&[FusedRequest { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();
@@ -89,7 +89,7 @@ pub(super) fn build(
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
     let stride = u32::from(offset::TALLIES.cast_unsigned())
         + 16 * u32::try_from(fused.counter_count()).unwrap_or(u32::MAX >> 8);
-    let stride = stride.next_multiple_of(offset::END.cast_unsigned().into());
+    let stride = stride.next_multiple_of(offset::PAGE_SIZE.cast_unsigned().into());
     let places = tree.sink_count();
     let deliveries = u16::try_from(places).unwrap_or(u16::MAX);
     let take = Redirect { cpus, stride, tag_kfunc: None, deliveries };
@@ -108,8 +108,8 @@ pub(super) fn build(
         target,
         take,
         counters: &counters,
-        steps: opening.steps,
-        leads: &leads,
+        steps: opening.rollback_log,
+        egress_steps: &leads,
     };
     let AssembledProgram { first_headers, .. } =
         parts.assemble(None).map_err(BuildError::Refused)?;
@@ -160,7 +160,7 @@ impl ProgramInputs<'_> {
         let made = assemble(
             self.fused,
             &[member],
-            (self.target, FrameAction::Redirect(&take, self.leads)),
+            (self.target, FrameAction::Redirect(&take, self.egress_steps)),
         );
         made.map_err(|AssemblyError { at, why }| KernelRefusal {
             node: at.map_or(self.source, |(_, node)| node),

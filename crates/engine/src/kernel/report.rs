@@ -9,13 +9,13 @@
 use super::final_counters::FinalCounters;
 use super::fused::{LeaveReason, REFUSED_COUNTER};
 use super::tree::{ExitBlocks, Step, TreeExit};
-use super::{Generation, Kernel};
-use crate::described::zero_counts;
+use super::{Generation, KernelSpace};
+use crate::description::zero_counts;
 use endpoint::sink::offloaded::new_offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
-use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE_SESSION_KEY};
-use pipeline::graph::{NodeId, Use};
+use filter::{Amount, Counts, Filter, FilterKind, HoldTable, MovedSession, PRIVATE_SESSION_KEY};
+use pipeline::graph::{FilterUse, NodeId};
 use runtime::counters::{ExitEdge, KernelCounts};
 use runtime::ledger::{Edge, EdgeKind};
 use runtime::space::SpaceResults;
@@ -45,7 +45,7 @@ const LAPPED_REASON: &str = "lapped";
 /// Drop reason for a frame that the program could not copy to user space.
 const NOT_COPIED_REASON: &str = "not copied";
 
-impl Kernel {
+impl KernelSpace {
     /// Returns the nodes and edges of the current program and of all programs that it replaced,
     /// with their final counters. The programs must no longer run.
     pub(crate) fn final_results(&self, process: &[SpaceResults]) -> Vec<SpaceResults> {
@@ -112,7 +112,7 @@ impl Kernel {
     }
 
     pub(super) fn generations(&self) -> impl Iterator<Item = &Generation> {
-        self.before.iter().chain([&self.generation])
+        self.earlier_generations.iter().chain([&self.generation])
     }
 }
 
@@ -187,7 +187,7 @@ impl Generation {
     fn source_totals(&self, process: &[SpaceResults]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
-            Operator::Source(part) if node.planned == self.source_number() => Some(part),
+            Operator::Source(part) if node.number == self.source_number() => Some(part),
             _ => None,
         });
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
@@ -213,7 +213,7 @@ impl Generation {
         let description = used.description;
         let is_sink = description.kind == FilterKind::Sink;
         let mut written = Amount::default();
-        let part = match (is_sink, description.user) {
+        let part = match (is_sink, description.constructor) {
             (true, _) => {
                 let refused = ended.counted.unanswered_count(step, REFUSED_COUNTER);
                 let (sink, report) =
@@ -340,7 +340,7 @@ fn format_left_frames(left: [u64; LeaveReason::ALL.len()]) -> Option<String> {
                 frames(count, "frame")
             )
         }
-        LeaveReason::Elsewhere => {
+        LeaveReason::TakenEarlier => {
             format!("{} had been taken by an earlier request", frames(count, "matching frame"))
         }
     });
@@ -355,7 +355,7 @@ fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
         let moved =
             MovedSession { key: PRIVATE_SESSION_KEY, bytes: bytes.clone(), held: Vec::new() };
         // The conformance test of twins ensures that both implementations use the same layout.
-        let put = state.put_session(moved, &mut Holds::new(0, 0));
+        let put = state.put_session(moved, &mut HoldTable::new(0, 0));
         debug_assert!(put.is_ok(), "{put:?}");
     }
     filter
@@ -367,5 +367,5 @@ pub(super) fn amount_or_zero(amounts: &[Amount], number: usize) -> Amount {
 
 fn node_name(generation: &Generation, id: NodeId) -> String {
     let node = generation.graph.node(id);
-    node.filter().map_or_else(|| node.name().to_owned(), Use::display_name)
+    node.filter().map_or_else(|| node.name().to_owned(), FilterUse::display_name)
 }

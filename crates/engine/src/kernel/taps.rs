@@ -226,7 +226,13 @@ mod tests {
         let mut tree = RequestTree { steps: (1..7).map(step).collect(), ..RequestTree::default() };
         let numbering = SessionNumbering::for_first_plan(&Graph::default(), &[], false);
         let nodes = (10..17).collect();
-        let ids = PlanNumbers { nodes, edges: Vec::new(), copies: 0, numbering, next: (17, 0) };
+        let ids = PlanNumbers {
+            nodes,
+            edges: Vec::new(),
+            first_replica_ring: 0,
+            numbering,
+            next_free: (17, 0),
+        };
         let mut taps = NodeTapReaders::default();
         let readers: Vec<(Tap, TapEndHandle)> = (0..6).map(|_| reader()).collect();
         for (node, (_, reader)) in (10..).zip(&readers) {

@@ -22,7 +22,7 @@ use pipeline::plan::{Machine, MovePeriod, Plan, RuntimeChanges};
 use runtime::latency::LatencyBudget;
 use std::path::PathBuf;
 use std::sync::Arc;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// Run settings of a path that are not part of its request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +40,9 @@ pub struct Settings {
     /// Index of this process among the worker processes that run the request, from 0, and their
     /// number. `None` if the request runs in one process. Each worker uses its own share of the
     /// session numbers.
-    pub one_of: Option<(u32, u32)>,
+    pub worker: Option<(u32, u32)>,
     /// True if an edit always copies the block instead of changing it in place.
-    pub copies: bool,
+    pub edits_in_copies: bool,
     /// Kernel features that are treated as refused, for tests.
     pub refuses: InjectedRefusal,
 }
@@ -54,17 +54,17 @@ pub struct PathOptions {
     pub record_mode: RecordMode,
     /// Directory into which all files written by sinks are confined, whatever directories the
     /// request names; `None` if the sinks use the directories in the request.
-    pub into: Option<PathBuf>,
+    pub output_directory: Option<PathBuf>,
     /// True if sinks discard their output.
-    pub silent: bool,
+    pub discards_output: bool,
     /// Number of bytes of past output that each source of a live path stores for taps; `None` if
     /// sources store no output.
-    pub history: Option<usize>,
+    pub history_bytes: Option<usize>,
     /// A query about the fate of one flow; `None` in an ordinary run. With a query, all batches
     /// consist of one block.
-    pub why: Option<Arc<FlowQuery>>,
+    pub flow_query: Option<Arc<FlowQuery>>,
     /// Automatic changes that the path may make, or `None` if it may make none.
-    pub adapt: Option<Arc<AdaptationSettings>>,
+    pub adaptation: Option<Arc<AdaptationSettings>>,
     /// The program that runs untrusted filters; `None` for the running program itself.
     pub helper: Option<PathBuf>,
     /// The log of the steps that allocate the path's resources. It is committed when the path is
@@ -80,17 +80,17 @@ pub struct AdaptationSettings {
     /// The machine on which the path runs, with its cost table from before the run.
     pub machine: Machine,
     /// True if filters may be replicated over several spaces to share their work.
-    pub copies: bool,
+    pub may_replicate: bool,
     /// True if a stage, a filter with everything downstream of it, may be moved to a thread of its
     /// own.
-    pub stages: bool,
+    pub may_move_stages: bool,
     /// Period of the run in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
     /// True if a sink may be moved to a thread of its own after its writes have delayed the thread
     /// of a source.
-    pub relieves: bool,
+    pub may_move_sinks: bool,
     /// True if sessions may move from one replica to another.
-    pub sessions: bool,
+    pub may_move_sessions: bool,
     /// Rate of observations, and number of observations that must agree before a change.
     pub rate_policy: RatePolicy,
 }
@@ -99,13 +99,21 @@ impl AdaptationSettings {
     /// Returns the automatic changes that a plan's request permits, or `None` if it permits none.
     #[must_use]
     pub fn permitted_by(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
-        let RuntimeChanges { copies, stages, moves, sessions } = plan.runtime_changes();
+        let RuntimeChanges { replicas: copies, stages, moves, sessions } = plan.runtime_changes();
         let stages = stages && machine.processors > 1;
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
         let relieves = !plan.sinks_in_reader_threads().is_empty();
         let any = copies || stages || relieves || sessions || moves != MovePeriod::Never;
         any.then(|| {
-            Arc::new(Self { machine, copies, stages, moves, relieves, sessions, rate_policy })
+            Arc::new(Self {
+                machine,
+                may_replicate: copies,
+                may_move_stages: stages,
+                moves,
+                may_move_sinks: relieves,
+                may_move_sessions: sessions,
+                rate_policy,
+            })
         })
     }
 }

@@ -6,12 +6,12 @@
 
 use filter::FilterKind;
 use pipeline::Graph;
-use pipeline::graph::{NodeId, Use};
+use pipeline::graph::{FilterUse, NodeId};
 
 /// Returns the nodes that create blocks: sources and programs.
-pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
+pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &FilterUse)> {
     graph
-        .ids()
+        .nodes_with_ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
         .filter(|(_, used)| used.description.kind == FilterKind::Source || used.endpoint.is_program)
 }
@@ -63,7 +63,7 @@ impl Origins {
 
 /// Returns the title that distinguishes a source from others. This is the display name of a marked
 /// source; otherwise, it is the name with the file or interface, such as `replay web.pcap`.
-fn source_title(used: &Use) -> String {
+fn source_title(used: &FilterUse) -> String {
     let first = used.description.parameters.iter().find(|parameter| parameter.positional);
     match first.and_then(|parameter| used.arguments.text(parameter.name)) {
         Some(text) if used.mark.is_none() => format!("{} {text}", used.description.name),
@@ -82,11 +82,11 @@ mod tests {
         let one = graph("replay one.pcap | count");
         let both = graph("(replay two.pcap + replay one.pcap) | count");
         let numbers = |graph: &Graph, of: &[(&str, usize)]| -> Vec<usize> {
-            let number = |used: &Use| {
+            let number = |used: &FilterUse| {
                 let named = of.iter().find(|(name, _)| used.arguments.text("file") == Some(name));
                 named.map_or(90, |(_, number)| *number)
             };
-            graph.ids().map(|(_, node)| node.filter().map_or(91, number)).collect()
+            graph.nodes_with_ids().map(|(_, node)| node.filter().map_or(91, number)).collect()
         };
         let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
         let mut origins = Origins::for_first_plan(&one, &numbers(&one, &[first]));

@@ -8,7 +8,7 @@
 use super::origins::Origins;
 use super::starter::ThreadStarter;
 use super::{PathOptions, Settings};
-use crate::kernel::Kernel;
+use crate::kernel::KernelSpace;
 use crate::numbering::PlanNumbers;
 use buffer::signal::Doorbell;
 use filter::Time;
@@ -55,7 +55,7 @@ pub(crate) struct PathState {
     pub(crate) text: Option<String>,
     /// The graph that the latest change parsed from `text`. The next change uses it instead of
     /// parsing the text again.
-    pub(crate) read: Option<Graph>,
+    pub(crate) parsed_graph: Option<Graph>,
     /// Number of changes to the path so far.
     pub(crate) changes: u64,
     /// Number of spaces in all plans of the path so far.
@@ -63,7 +63,7 @@ pub(crate) struct PathState {
     /// Number of observations of the path's costs, made to decide on automatic changes.
     pub(crate) observations: u64,
     /// The latest automatic changes, with their reasons.
-    pub(crate) adapted: VecDeque<String>,
+    pub(crate) adaptations: VecDeque<String>,
     /// Listener that is called with each automatic change, if one is set.
     pub(crate) listener: Option<AdaptationListener>,
     pub(crate) plan: Plan,
@@ -88,11 +88,11 @@ pub(crate) struct RunningComponent {
     pub(crate) removed_queues: Vec<Arc<CommandQueue>>,
     /// The command queues of the component's spaces, in a list that is shared with the handle
     /// [`Live`](crate::live::Live).
-    pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
+    pub(crate) listed_queues: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// Edges over which blocks leave the kernel, grouped by kernel program.
     pub(crate) kernel_exits: Vec<KernelExit>,
     /// Kernel programs of this component; the runner of the path owns them.
-    pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
+    pub(crate) kernels: Weak<Mutex<Vec<KernelSpace>>>,
     /// The final counters of the component's kernel programs; empty until the component ends.
     pub(crate) final_kernel_counters: Vec<SpaceCounters>,
     /// State of the handle that starts the component's threads.
@@ -110,14 +110,14 @@ pub(crate) enum StarterState {
 }
 
 /// Kernel programs of a connected component. The runner of the path owns the list.
-pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
+pub(crate) type Kernels = Arc<Mutex<Vec<KernelSpace>>>;
 
 /// The edges over which a kernel program passes blocks to a thread, in the order of the program's
 /// exits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KernelExit {
     /// The node number of the source under which the ledger reports the program.
-    pub(crate) first: usize,
+    pub(crate) source_number: usize,
     /// The numbers of the edges that leave the kernel.
     pub(crate) exit_edges: Vec<usize>,
 }
@@ -136,8 +136,8 @@ pub(crate) struct RunningSpace {
 pub(crate) struct RunningRing {
     /// Number of the edge that the ring was created for.
     pub(crate) number: usize,
-    pub(crate) near: String,
-    pub(crate) far: String,
+    pub(crate) from_space: String,
+    pub(crate) to_space: String,
     /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
@@ -156,7 +156,7 @@ impl RunningComponent {
     /// [`Live`](crate::live::Live).
     pub(crate) fn publish(&self) {
         let spaces = self.spaces.iter().map(|space| Arc::clone(&space.commands)).collect();
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
+        *self.listed_queues.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
     }
 }
 
@@ -176,11 +176,11 @@ impl PathState {
     ) -> Self {
         Self {
             text: None,
-            read: None,
+            parsed_graph: None,
             changes: 0,
             spaces: plan.spaces.len(),
             observations: 0,
-            adapted: VecDeque::new(),
+            adaptations: VecDeque::new(),
             listener: None,
             plan,
             ids,

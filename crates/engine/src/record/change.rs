@@ -33,7 +33,7 @@ pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
     append_local_block(out, LocalBlockKind::Change, |out| {
         out.put_u64s(&[*number]);
         match edit {
-            Edit::Whole(line) => {
+            Edit::ReplaceText(line) => {
                 out.put_u32s(&[EDIT_REQUEST_TAG]);
                 out.put_text(line);
             }
@@ -57,7 +57,7 @@ pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<Change> {
             let words: Option<Vec<&str>> = (0..count).map(|_| take.read_text()).collect();
             Edit::parse(&words?).ok()?
         }
-        EDIT_REQUEST_TAG => Edit::Whole(take.read_text()?.to_owned()),
+        EDIT_REQUEST_TAG => Edit::ReplaceText(take.read_text()?.to_owned()),
         _ => return None,
     };
     let (text, layout) = (take.read_text()?.to_owned(), take.read_text()?.to_owned());

@@ -33,7 +33,7 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
             put_text(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.put_u32s(&[10]),
-        SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark } => {
+        SpaceEvent::SourceCounts { node_number: planned, observed, dropped, missing, remark } => {
             out.put_u32s(&[6, saturating_u32(*planned)]);
             let (blocks, bytes) = observed.unwrap_or((u64::MAX, u64::MAX));
             out.put_u64s(&[blocks, bytes]);
@@ -50,7 +50,7 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
             put_text(out, remark.as_ref().map(|(text, _)| text.as_str()));
             out.put_u32s(&[remark.as_ref().is_some_and(|(_, warns)| *warns).into()]);
         }
-        SpaceEvent::ProgramCounts { planned, written, dropped } => {
+        SpaceEvent::ProgramCounts { node_number: planned, written, dropped } => {
             out.put_u32s(&[7, saturating_u32(*planned)]);
             out.put_u64s(&[written.0, written.1]);
             out.put_u32s(&[saturating_u32(dropped.len())]);
@@ -147,7 +147,13 @@ impl FileBlock<'_> {
                 }
                 let observed = (blocks != u64::MAX).then_some((blocks, bytes));
                 let (missing, remark) = read_source_details(&mut take)?;
-                SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark }
+                SpaceEvent::SourceCounts {
+                    node_number: planned,
+                    observed,
+                    dropped,
+                    missing,
+                    remark,
+                }
             }
             7 => {
                 let (planned, written) = (take.read_size()?, (take.read_u64()?, take.read_u64()?));
@@ -159,7 +165,7 @@ impl FileBlock<'_> {
                         take.read_u64()?,
                     ));
                 }
-                SpaceEvent::ProgramCounts { planned, written, dropped }
+                SpaceEvent::ProgramCounts { node_number: planned, written, dropped }
             }
             8 => SpaceEvent::Change { number: take.read_u64()? },
             9 => SpaceEvent::Retire { now: take.read_u64()?, failure: read_failure(&mut take)? },

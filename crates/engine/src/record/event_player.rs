@@ -69,7 +69,7 @@ impl Replay {
     /// Returns true if the recording is damaged or shorter than the recorded run.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
-        !matches!(self.record.whole, Completeness::Whole { .. })
+        !matches!(self.record.completeness, Completeness::Complete { .. })
             || self.short.load(Ordering::Relaxed)
     }
 
@@ -282,7 +282,7 @@ impl EventPlayer {
     fn is_truncated_here(&self) -> bool {
         let end = self.offset + self.chunk.len() as u64;
         self.at >= self.chunk.len()
-            && self.replay.record.whole == Completeness::Truncated { at: end }
+            && self.replay.record.completeness == Completeness::Truncated { at: end }
     }
 
     /// Loads the space's next chunk once the current one has been read. Returns `None` if there is
@@ -352,7 +352,7 @@ impl EventReader for EventPlayer {
         form::block_at(self.chunk.get(at..)?)?.entry()
     }
 
-    fn grants(&self, blocks: usize) -> u32 {
+    fn granted_blocks(&self, blocks: usize) -> u32 {
         let mut rest = self.chunk.get(self.at..).unwrap_or_default();
         let mut next = || {
             let block_at = form::block_at(rest)?;
@@ -371,17 +371,23 @@ impl EventReader for EventPlayer {
         claimed
     }
 
-    fn closing_notes(&mut self) -> (u32, Option<&'static str>) {
+    fn read_closing_entries(&mut self) -> (u32, Option<&'static str>) {
         let (mut claimed, mut contradiction) = (0_u32, None);
         loop {
             match self.peek() {
-                Some(SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark }) => {
+                Some(SpaceEvent::SourceCounts {
+                    node_number: planned,
+                    observed,
+                    dropped,
+                    missing,
+                    remark,
+                }) => {
                     let details = (missing, remark);
                     if !self.replay.set_source_input(planned, observed, &dropped, details) {
                         contradiction = Some("the counts of a source do not match its blocks");
                     }
                 }
-                Some(SpaceEvent::ProgramCounts { planned, written, dropped }) => {
+                Some(SpaceEvent::ProgramCounts { node_number: planned, written, dropped }) => {
                     self.replay.set_program_input(planned, written, &dropped);
                 }
                 Some(SpaceEvent::Claim { count }) => claimed = claimed.saturating_add(count),
@@ -404,9 +410,9 @@ impl EventReader for EventPlayer {
     }
 
     fn replay_state(&self) -> ReplayState {
-        let whole = matches!(self.replay.record.whole, Completeness::Whole { .. });
+        let whole = matches!(self.replay.record.completeness, Completeness::Complete { .. });
         let (stalls, byte) = (Arc::clone(&self.replay.stalls), Arc::clone(&self.byte));
-        ReplayState { stalls, byte, whole }
+        ReplayState { stalls, byte, is_complete: whole }
     }
 
     fn report_invalid(&mut self, what: &str) {

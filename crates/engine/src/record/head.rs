@@ -97,7 +97,7 @@ impl RecordingHead {
         costs.version = u32::try_from(number("costs version")?).map_err(|_| "costs version")?;
         let machine = Machine {
             processors: size("processors")?,
-            near: Processors::default(),
+            path_processors: Processors::default(),
             l1d: size("l1d")?,
             l2: size("l2")?,
             kernel: Kernel::Closed { release, why: String::new() },
@@ -132,7 +132,7 @@ pub fn local_time_zone() -> String {
 #[must_use]
 pub fn format_placement(plan: &Plan) -> String {
     let mut text = String::new();
-    for (id, node) in plan.graph.ids() {
+    for (id, node) in plan.graph.nodes_with_ids() {
         let placed = &plan.placements[id.0];
         let (space, enters, leaves) = (placed.space, placed.input_space, placed.output_space);
         // Writing to a string cannot fail.

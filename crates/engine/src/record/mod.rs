@@ -46,7 +46,7 @@ pub enum RecordMode {
     /// A live path that is recorded.
     Record(Arc<Recording>),
     /// A path that replays a recording.
-    Play(Arc<Replay>),
+    Replay(Arc<Replay>),
 }
 
 impl RecordMode {
@@ -54,7 +54,8 @@ impl RecordMode {
     /// independently of the others.
     #[must_use]
     pub fn has_independent_numbers(&self) -> bool {
-        matches!(self, Self::Play(replay) if replay.record().version < head::UNIQUE_NUMBERS_VERSION)
+        let Self::Replay(replay) = self else { return false };
+        replay.record().version < head::UNIQUE_NUMBERS_VERSION
     }
 
     /// Returns the port of the space with this number, through which the space records its events,
@@ -66,7 +67,7 @@ impl RecordMode {
                 Arc::clone(recording),
                 space,
             ))),
-            Self::Play(replay) => EventPort::Replay(Some(Box::new(
+            Self::Replay(replay) => EventPort::Replay(Some(Box::new(
                 event_player::EventPlayer::new(Arc::clone(replay), space),
             ))),
         }
@@ -78,7 +79,7 @@ impl RecordMode {
         let seed = match self {
             Self::Off => return None,
             Self::Record(recording) => recording.seed,
-            Self::Play(replay) => replay.record().head.seed,
+            Self::Replay(replay) => replay.record().head.seed,
         };
         // Splitmix64 derives a separate seed for each filter.
         let mut mixed = seed.wrapping_add((node as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -24,7 +24,7 @@ pub struct Record {
     /// The version of the file format.
     pub version: u32,
     /// Result of two checks: that the recording covers the entire run, and that the file is intact.
-    pub whole: Completeness,
+    pub completeness: Completeness,
     /// The changes to the path while it ran, oldest first.
     pub changes: Vec<Change>,
     pub(super) file: File,
@@ -38,7 +38,7 @@ pub struct Record {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Completeness {
     /// The recording covers the run to its end.
-    Whole {
+    Complete {
         /// The digest of the run, as passed to [`super::Recording::finish`].
         digest: String,
     },
@@ -71,7 +71,7 @@ impl Completeness {
 pub enum RecordError {
     /// The file could not be opened or read.
     #[error("cannot read {target}: {}", reason_text(.error))]
-    Unread {
+    Unreadable {
         /// Path of the file, for messages.
         target: String,
         /// The error of the system call.
@@ -80,7 +80,7 @@ pub enum RecordError {
     },
     /// The file is not a recording.
     #[error("{target} is not a record: `run --record=FILE REQUEST` makes one")]
-    Foreign {
+    NotARecording {
         /// Path of the file, for messages.
         target: String,
     },
@@ -103,7 +103,7 @@ pub enum RecordError {
     },
     /// An item is missing from the head of the recording.
     #[error("{target} is an incomplete record: its head lacks `{missing}`")]
-    Headless {
+    IncompleteHead {
         /// Path of the file, for messages.
         target: String,
         /// Name of the item that is missing from the head.
@@ -115,7 +115,7 @@ impl RecordError {
     /// Returns true if the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Unread { error, .. } if error.kind() == ErrorKind::NotFound)
+        matches!(self, Self::Unreadable { error, .. } if error.kind() == ErrorKind::NotFound)
     }
 }
 
@@ -137,13 +137,13 @@ impl Record {
     /// Opens a recording and scans all of it.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let target = path.display().to_string();
-        let unread = |error| RecordError::Unread { target: target.clone(), error };
+        let unread = |error| RecordError::Unreadable { target: target.clone(), error };
         let file = RegularOpenOptions::read().open(path).map_err(unread)?;
         let mut scan = RecordScan::new(file.try_clone().map_err(unread)?);
         let (version, head) = scan.read_head(&target)?;
         let (mut chunks, mut changes) = (Vec::new(), Vec::new());
         let whole = scan.scan_chunks(&mut chunks, &mut changes).map_err(unread)?;
-        Ok(Self { head, version, whole, changes, file, chunks, target })
+        Ok(Self { head, version, completeness: whole, changes, file, chunks, target })
     }
 
     /// Returns the path of the file, for messages.
@@ -195,7 +195,7 @@ impl RecordScan {
     /// Reads the version of the format, and the head.
     fn read_head(&mut self, target: &str) -> Result<(u32, RecordingHead), RecordError> {
         let target = target.to_owned();
-        let unread = |error| RecordError::Unread { target: target.clone(), error };
+        let unread = |error| RecordError::Unreadable { target: target.clone(), error };
         let capture = || RecordError::Capture { target: target.clone() };
         let whole = self.read_block().map_err(unread)?;
         if !whole || !self.current_block().is_some_and(|block| block.is_section_header()) {
@@ -209,7 +209,7 @@ impl RecordScan {
             ];
             return Err(match known.iter().any(|magic| magic == first) {
                 true => capture(),
-                false => RecordError::Foreign { target },
+                false => RecordError::NotARecording { target },
             });
         }
         self.add_to_digest();
@@ -227,7 +227,7 @@ impl RecordScan {
         }
         self.add_to_digest();
         let head = RecordingHead::from_pairs(&pairs)
-            .map_err(|missing| RecordError::Headless { target, missing })?;
+            .map_err(|missing| RecordError::IncompleteHead { target, missing })?;
         Ok((version, head))
     }
 
@@ -304,6 +304,6 @@ impl RecordScan {
         let digest = take.read_text()?.to_owned();
         let since = (since != u64::MAX).then_some(since);
         let beyond = MissingInput { blocks, bytes, since };
-        Some(if full { Completeness::Full { beyond } } else { Completeness::Whole { digest } })
+        Some(if full { Completeness::Full { beyond } } else { Completeness::Complete { digest } })
     }
 }

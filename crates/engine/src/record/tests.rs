@@ -9,12 +9,12 @@ use endpoint::{LossRanges, Source as _};
 use pipeline::plan::{Machine, Processors};
 use runtime::space::events::{EventReader as _, Journal as _, SpaceEvent};
 use std::path::PathBuf;
-use sys::steps::NO_ROLLBACK_LOG;
+use sys::rollback::NO_ROLLBACK_LOG;
 use testkit::Random;
 
 fn test_head() -> RecordingHead {
     // A recording does not contain the placement of threads.
-    let machine = Machine { near: Processors::default(), ..Machine::with_kernel() };
+    let machine = Machine { path_processors: Processors::default(), ..Machine::with_kernel() };
     RecordingHead {
         program: "0.0.0".to_owned(),
         request: "replay - | count\n# two lines".to_owned(),
@@ -98,11 +98,11 @@ fn replayed_events(path: &std::path::Path, space: usize) -> EventBlocks {
 fn recording_is_read_back() {
     let path = scratch_path("whole");
     let (written, summary) = write_recording(&path, 1 << 20);
-    assert_eq!((summary.failure.as_ref(), summary.beyond), (None, MissingInput::default()));
+    assert_eq!((summary.failure.as_ref(), summary.missing), (None, MissingInput::default()));
     assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
     let record = Record::open(&path).unwrap();
     assert_eq!(record.head, test_head());
-    assert_eq!(record.whole, Completeness::Whole { digest: "the ledger\n".to_owned() });
+    assert_eq!(record.completeness, Completeness::Complete { digest: "the ledger\n".to_owned() });
     let mut here = replayed_events(&path, 0);
     assert_eq!(
         here.pop().map(|(event, _)| event),
@@ -140,7 +140,7 @@ fn capture_packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
     std::fs::write(&path, bytes).unwrap();
     let text = format!("replay {} | print", path.display());
     let (graph, _) = pipeline::read_request(&text, &crate::registry::MachineRegistry::Local);
-    let used = graph.ids().find_map(|(_, node)| node.filter()).unwrap();
+    let used = graph.nodes_with_ids().find_map(|(_, node)| node.filter()).unwrap();
     let entry = endpoint::catalog::find_source("replay").unwrap();
     let form = filter::Form::Bytes;
     let opening = endpoint::OpenArguments { form, ..endpoint::OpenArguments::new(&used.arguments) };
@@ -175,10 +175,10 @@ fn truncated_recording_is_read_to_its_end() {
         std::fs::write(&path, &bytes[..at]).unwrap();
         let record = match Record::open(&path) {
             Ok(record) => record,
-            Err(RecordError::Headless { .. } | RecordError::Foreign { .. }) => continue,
+            Err(RecordError::IncompleteHead { .. } | RecordError::NotARecording { .. }) => continue,
             Err(other) => panic!("cut at {at}: {other}"),
         };
-        let Completeness::Truncated { at: end } = record.whole else {
+        let Completeness::Truncated { at: end } = record.completeness else {
             panic!("cut at {at}: {record:?}")
         };
         assert!(end <= at as u64);
@@ -207,7 +207,7 @@ fn damaged_recording_is_reported_without_panic() {
         other[at] ^= 1 << random.below(8);
         std::fs::write(&path, &other).unwrap();
         let record = Record::open(&path).unwrap();
-        incomplete += usize::from(!matches!(record.whole, Completeness::Whole { .. }));
+        incomplete += usize::from(!matches!(record.completeness, Completeness::Complete { .. }));
         assert!(replayed_events(&path, 0).len() <= 301);
     }
     assert_eq!(incomplete, 30, "{summary:?}");
@@ -222,7 +222,7 @@ fn replayed_counters(name: &str, event: &SpaceEvent) -> endpoint::SourceCounters
     write::EventRecorder::new(Arc::clone(&recording), 0).event(event);
     recording.finish("the ledger\n");
     let replay = Replay::new(Record::open(&path).unwrap());
-    let notes = event_player::EventPlayer::new(Arc::clone(&replay), 0).closing_notes();
+    let notes = event_player::EventPlayer::new(Arc::clone(&replay), 0).read_closing_entries();
     assert_eq!(notes, (0, None));
     std::fs::remove_file(path).unwrap();
     event_player::RecordedSource { replay, planned: 0, process: None }.counters()
@@ -237,7 +237,7 @@ fn replayed_source_has_reasons_positions_and_note_of_the_run() {
     let counters = replayed_counters(
         "losses",
         &SpaceEvent::SourceCounts {
-            planned: 0,
+            node_number: 0,
             observed: Some((7, 0)),
             dropped,
             missing: vec![(text("ring"), ranges.clone())],
@@ -254,7 +254,7 @@ fn replayed_source_has_reasons_positions_and_note_of_the_run() {
     let counters = replayed_counters(
         "forged",
         &SpaceEvent::SourceCounts {
-            planned: 0,
+            node_number: 0,
             observed: Some((4, 0)),
             dropped: forged.to_vec(),
             missing: vec![],
@@ -279,7 +279,7 @@ fn source_counts_of_earlier_recordings_have_no_positions() {
     let event = form::block_at(&block).unwrap().event();
     let dropped = vec![("socket.".to_owned(), Some(9))];
     let (observed, missing, remark) = (None, vec![], None);
-    let expected = SpaceEvent::SourceCounts { planned: 0, observed, dropped, missing, remark };
+    let expected = SpaceEvent::SourceCounts { node_number: 0, observed, dropped, missing, remark };
     assert_eq!(event, Some(expected));
 }
 
@@ -289,13 +289,13 @@ fn full_recording_counts_the_missing_input() {
     let (written, summary) = write_recording(&path, 0);
     assert!(summary.bytes < write::RECORDING_BYTES_MIN + 4096, "{summary:?}");
     let record = Record::open(&path).unwrap();
-    assert_eq!(record.whole, Completeness::Full { beyond: summary.beyond });
+    assert_eq!(record.completeness, Completeness::Full { beyond: summary.missing });
     let here = replayed_events(&path, 0);
     assert_eq!(here[..], written[..here.len()]);
     let all: usize = written.iter().map(|(_, blocks)| blocks.len()).sum();
     let kept: usize = here.iter().map(|(_, blocks)| blocks.len()).sum();
-    assert_eq!(kept + summary.beyond.blocks as usize, all);
-    assert_eq!(summary.beyond.since, Some(here.len() as u64));
+    assert_eq!(kept + summary.missing.blocks as usize, all);
+    assert_eq!(summary.missing.since, Some(here.len() as u64));
     std::fs::remove_file(path).unwrap();
 }
 

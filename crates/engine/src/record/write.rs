@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// Default size limit of a recording in bytes.
 pub const RECORDING_BYTES_DEFAULT: u64 = 1 << 30;
@@ -81,7 +81,7 @@ pub struct RecordingSummary {
     /// so the file may be slightly longer.
     pub bytes_max: u64,
     /// Amount and time of the input that arrived after the recording had reached its size limit.
-    pub beyond: MissingInput,
+    pub missing: MissingInput,
     /// The failure that ended the writing early, if any.
     pub failure: Option<String>,
 }
@@ -222,7 +222,7 @@ impl Recording {
             Some(Err(_)) | None => (0, Some("its writer has ended".to_owned())),
         };
         let (target, bytes_max) = (self.target.clone(), self.bytes_max);
-        RecordingSummary { target, bytes, bytes_max, beyond, failure }
+        RecordingSummary { target, bytes, bytes_max, missing: beyond, failure }
     }
 }
 
@@ -268,7 +268,7 @@ fn creation_failure(target: &str, error: &std::io::Error) -> Failure {
         Failure::new("record into", target, reason_text(error)).with_errno(error.raw_os_error());
     match error.kind() {
         ErrorKind::AlreadyExists => {
-            failure.hint("a record never overwrites a file: name a new file")
+            failure.with_hint("a record never overwrites a file: name a new file")
         }
         _ => failure,
     }

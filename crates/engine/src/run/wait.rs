@@ -78,18 +78,18 @@ pub(super) fn wait_for_end(
         if std::mem::take(&mut has_failed) {
             controls.iter().for_each(|control| control.stop());
         }
-        let end = until.elapsed.filter(|_| !was_stopped).map(|ns| begin.saturating_add(ns));
+        let end = until.time_limit_ns.filter(|_| !was_stopped).map(|ns| begin.saturating_add(ns));
         let due = rounds.as_ref().map(ProgressReports::next_due_ns);
         let mut descriptors = vec![done.as_fd()];
         if !was_stopped {
-            descriptors.extend(until.readable);
+            descriptors.extend(until.stop_descriptor);
         }
         let now = sys::clock::monotonic_ns();
         let look = alarms.as_ref().map(|alarms| alarms.next);
         let exits = (!spaces.programs.is_empty()).then_some(now + PROGRAM_CHECK_INTERVAL_NS);
         let next = end.into_iter().chain(due).chain(look).chain(exits).min();
         let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
-        let ready = sys::poll::readable(&descriptors, limit);
+        let ready = sys::poll::wait_until_readable(&descriptors, limit);
         let now = sys::clock::monotonic_ns();
         let signalled = ready.get(1) == Some(&true);
         if !was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
@@ -157,7 +157,7 @@ struct ProgressReports<'f> {
 
 impl<'f> ProgressReports<'f> {
     const fn new(watch: ProgressWatch<'f>, begin: u64) -> Self {
-        Self { watch, begin, next: begin.saturating_add(watch.every_ns), has_queried: false }
+        Self { watch, begin, next: begin.saturating_add(watch.interval_ns), has_queried: false }
     }
 
     /// Returns the monotonic time of the next query or report, in ns.
@@ -177,14 +177,14 @@ impl<'f> ProgressReports<'f> {
         let mut progress = Progress { stopped, ..Progress::default() };
         progress.elapsed_ns = now.saturating_sub(self.begin);
         for answer in controls.iter().flat_map(|control| control.positions()) {
-            if !answer.fresh {
-                progress.held_up.push(answer.name.clone());
+            if !answer.is_fresh {
+                progress.unresponsive.push(answer.name.clone());
             }
             progress.sources.push((answer.name, answer.counters));
         }
         (self.watch.report)(&progress);
         // A late report must not cause further reports in quick succession.
-        let soonest = now.saturating_add(self.watch.every_ns / 2);
-        self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
+        let soonest = now.saturating_add(self.watch.interval_ns / 2);
+        self.next = self.next.saturating_add(self.watch.interval_ns).max(soonest);
     }
 }

@@ -8,7 +8,7 @@
 use super::limits::{ADDRESS_SPACE_BYTES_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
 use super::state::{self, Account, StateCollector, StateRecord};
-use crate::described::{with_description, zero_counts};
+use crate::description::{with_description, zero_counts};
 use crate::pools::{create_unlogged_pool, intake_config_for_length};
 use crate::registry::MachineRegistry;
 use buffer::Fault;
@@ -182,13 +182,13 @@ impl Reader {
 fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
     let missing = || format!("no filter is called `{}`", wanted.name);
     let description = MachineRegistry::Local.find_filter(&wanted.name).ok_or_else(missing)?;
-    let make = description.user.ok_or_else(missing)?;
+    let make = description.constructor.ok_or_else(missing)?;
     let arguments = wanted.arguments(description).with_compiler(MachineRegistry::Local.compiler());
     let arguments = arguments.with_key_reader(MachineRegistry::Local.keys());
     let filter = make(&arguments).map_err(|mistake| mistake.to_string())?;
     let (nodes, shape) = assemble_space(wanted, description, filter, streams);
     let describe = |error: &dyn std::fmt::Display| error.to_string();
-    let clock = if wanted.about.drives_clock { Clock::Blocks(0) } else { Clock::Live };
+    let clock = if wanted.about.drives_clock { Clock::BlockTime(0) } else { Clock::Live };
     let space = Space::new(SpaceParts {
         name: "sandbox".to_owned(),
         nodes,
@@ -263,7 +263,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
     match results.failure {
         None => {
             // This is a final report; its reader may already be gone.
-            let account = results.nodes.iter().find(|node| node.planned == FILTER_NODE_INDEX);
+            let account = results.nodes.iter().find(|node| node.number == FILTER_NODE_INDEX);
             let _ = account.map(|node| {
                 streams.write_message(&StateRecord::Account(Account::read(node)).encode())
             });
@@ -295,7 +295,7 @@ fn save_or_restore_state(
     let gone = || "the path has ended".to_owned();
     let asked = match streams.lock_reader().decode_record() {
         Some(Ok(StateRecord::Save)) => true,
-        Some(Ok(StateRecord::Session(..) | StateRecord::Known(_))) => false,
+        Some(Ok(StateRecord::Session(..) | StateRecord::End(_))) => false,
         _ => return Err("the command of the path cannot be read".to_owned()),
     };
     if asked {
@@ -306,7 +306,7 @@ fn save_or_restore_state(
             state::send_session(&session, &mut give)
         });
         let wake = wake.ok_or_else(|| "its state is longer than a ring accepts".to_owned())?;
-        streams.write_message(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
+        streams.write_message(&StateRecord::End(wake).encode()).ok_or_else(gone)?;
         streams.flush();
         // The state may continue in another process, so this filter and its timers pause until the
         // path resumes it.
@@ -374,7 +374,7 @@ impl Source for Inlet {
             let put = message::copy_into_intake(message, u16::MAX, intake)
                 .map_err(|lie| Failure::new("take", "a block of the path", lie))?;
             let Some(length) = put else { break };
-            self.given.add(length);
+            self.given.add_block(length);
             reader.pending = None;
             gave = true;
         }
@@ -403,7 +403,7 @@ impl Sink for Outlet {
             let length = message::message_length(&block);
             let put = output.write_with(length, |room| message::write(&block, room));
             put.map_err(|fault| Failure::new("write", "the output of the filter", fault))?;
-            self.written.add(block.length());
+            self.written.add_block(block.length());
         }
         output.flush();
         Ok(())

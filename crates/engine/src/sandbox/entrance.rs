@@ -46,13 +46,13 @@ impl InputHalf {
     fn send_block(&mut self, block: &Block<'_>) {
         let length = message::message_length(block);
         if length > MESSAGE_MAX {
-            self.long.add(block.length());
+            self.long.add_block(block.length());
         } else if self.output.is_some() && self.write_block(block, length) {
-            self.written.add(block.length());
+            self.written.add_block(block.length());
             let number = self.output.as_ref().map_or(0, |output| output.counts().blocks);
             self.in_flight.push_back((number, block.length()));
         } else {
-            self.ended.add(block.length());
+            self.ended.add_block(block.length());
         }
     }
 
@@ -215,7 +215,7 @@ impl InputHalf {
         self.report_progress();
         self.output = None;
         for (_, length) in self.in_flight.drain(..) {
-            self.ended.add(length);
+            self.ended.add_block(length);
             self.written.blocks -= 1;
             self.written.bytes -= u64::from(length);
         }

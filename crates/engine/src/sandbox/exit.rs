@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The node that receives the output of a sandboxed filter from the filter's process.
 #[derive(Debug)]
-pub(crate) struct Exit {
+pub(crate) struct OutputHalf {
     /// The stream from the process, or `None` after the stream has ended.
     input: Option<Input>,
     /// The latest message from the process, until its block has been copied to a pool.
@@ -50,7 +50,7 @@ const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// block. The process is killed if it exceeds this number.
 const EMPTY_WAKEUPS_MAX: u32 = 10_000;
 
-impl Exit {
+impl OutputHalf {
     pub(super) fn new(
         input: Input,
         origins: Origins,
@@ -105,7 +105,7 @@ impl Exit {
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
-                sys::poll::readable(&[input.as_fd()], Some(CHECK_INTERVAL));
+                sys::poll::wait_until_readable(&[input.as_fd()], Some(CHECK_INTERVAL));
             }
             _ => self.supervisor.wait_short_interval(),
         }
@@ -231,7 +231,7 @@ impl Exit {
     }
 }
 
-impl Source for Exit {
+impl Source for OutputHalf {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
         self.withdraw_sleep_notice();
@@ -264,7 +264,7 @@ impl Source for Exit {
             let message = self.message.get(..length).unwrap_or_default();
             match message::copy_into_intake(message, self.origins.count(), intake) {
                 Ok(Some(length)) => {
-                    self.given.add(length);
+                    self.given.add_block(length);
                     self.pending = None;
                     gave = true;
                 }

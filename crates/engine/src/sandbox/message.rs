@@ -7,7 +7,7 @@ pub(super) use endpoint::message::{
     message_length, read, write,
 };
 use filter::{Arguments, Description, SessionNumbers, Value};
-use pipeline::graph::Use;
+use pipeline::graph::FilterUse;
 use serde::{Deserialize, Serialize};
 
 /// Start parameters of a sandboxed filter, besides its name and arguments.
@@ -38,7 +38,7 @@ pub(super) struct FilterSpec {
 }
 
 impl FilterSpec {
-    pub(super) fn new(used: &Use, about: FilterContext) -> Self {
+    pub(super) fn new(used: &FilterUse, about: FilterContext) -> Self {
         let arguments =
             used.arguments.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
         Self { name: used.description.name.to_owned(), arguments, about }

@@ -34,13 +34,13 @@ use child::{READY_MESSAGE, SERVE_ARGUMENT};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::InputHalf;
-pub(crate) use exit::Exit;
+pub(crate) use exit::OutputHalf;
 use filter::UNTRUSTED_PARAMETER;
 use limits::stream_config;
 pub use limits::{ADDRESS_SPACE_BYTES_MAX, FILTER_ENDED, TOO_LONG};
 pub(crate) use message::FilterContext;
 use message::FilterSpec;
-use pipeline::graph::Use;
+use pipeline::graph::FilterUse;
 use runtime::space::node::{Node, Operator};
 pub(crate) use state::Account;
 use std::os::fd::AsFd as _;
@@ -50,7 +50,7 @@ use std::time::Duration;
 use supervisor::Supervisor;
 use sys::descriptor;
 use sys::helper::HelperProcess;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// Maximum time that a process may take to create its filter. The process reads no files except its
 /// own program and, if the filter needs them, libpcap and a key file.
@@ -59,7 +59,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Starts a filter in a process of its own. Blocks until the filter is ready. Fails with the reason
 /// if this takes longer than [`START_TIMEOUT`].
 pub(crate) fn start(
-    used: &Use,
+    used: &FilterUse,
     (about, origins): (FilterContext, &Origins),
     (helper, steps): (Option<&Path>, &RollbackLog),
 ) -> Result<StartedProcess, Failure> {
@@ -68,7 +68,7 @@ pub(crate) fn start(
     if helper.is_none() && !child::can_serve() {
         let why = "this program cannot run sandboxed filters";
         let hint = "name a program that does, such as the command `streamline`, as helper";
-        return Err(refused(&why).hint(hint));
+        return Err(refused(&why).with_hint(hint));
     }
     let message = serde_json::to_vec(&FilterSpec::new(used, about)).unwrap_or_default();
     let start = || -> sys::Result<_> {
@@ -82,7 +82,7 @@ pub(crate) fn start(
         let (mut output, sent) = stream::send_to(&stream_config(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
         output.set_waking_overrides(stream::WakingOverrides {
-            limit: Some(supervisor::CHECK_INTERVAL),
+            sleep_limit: Some(supervisor::CHECK_INTERVAL),
             ..stream::WakingOverrides::default()
         });
         descriptor::send(&here, &message, &[inlet.as_fd(), outlet.as_fd()])?;
@@ -115,7 +115,7 @@ pub(crate) fn start(
     let supervisor = Arc::new(Supervisor::new(name, kept, here));
     let process = Arc::new(Process::new_controlled(name, Arc::<Supervisor>::clone(&supervisor)));
     let entrance = InputHalf::new(output, Arc::clone(&supervisor), Arc::clone(&process));
-    let exit = Exit::new(input, origins.clone(), used.description, supervisor, process);
+    let exit = OutputHalf::new(input, origins.clone(), used.description, supervisor, process);
     let (input, output): (Box<dyn Sink>, Box<dyn Source>) = (Box::new(entrance), Box::new(exit));
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
@@ -129,9 +129,9 @@ pub(crate) fn as_input_half(node: &mut Node) -> Option<&mut InputHalf> {
     }
 }
 
-/// Returns the node's source as an [`Exit`], which receives the output of a sandboxed filter.
+/// Returns the node's source as an [`OutputHalf`], which receives the output of a sandboxed filter.
 /// Returns `None` if the node has no such source.
-pub(crate) fn as_output_half(node: &mut Node) -> Option<&mut Exit> {
+pub(crate) fn as_output_half(node: &mut Node) -> Option<&mut OutputHalf> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),
         _ => None,

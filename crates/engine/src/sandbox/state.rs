@@ -15,7 +15,7 @@
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 
 use super::message::{self, MESSAGE_HEAD_SIZE, MESSAGE_MAX, MessageDefect};
-use crate::described::HOLD_BYTES_MAX;
+use crate::description::HOLD_BYTES_MAX;
 use abi::{BlockFlags, BlockMetadata, Entry};
 use filter::{Counts, Description};
 use runtime::space::node::Node;
@@ -45,7 +45,7 @@ pub(super) enum StateRecord<'m> {
     /// the index of the block's list, and its key in the list.
     Held(u32, u32),
     /// The end of the state, with the time in ns of the filter's next timer call, if any.
-    Known(Option<u64>),
+    End(Option<u64>),
     /// Confirms that the state is restored.
     Restored,
     /// Counters that the filter reports.
@@ -104,7 +104,7 @@ const SAVE_RECORD_TYPE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;
 const HELD: u32 = 4;
-const KNOWN: u32 = 5;
+const END: u32 = 5;
 const RESTORED: u32 = 6;
 const ACCOUNT: u32 = 7;
 
@@ -129,9 +129,9 @@ impl<'m> StateRecord<'m> {
             HELD => {
                 Self::Held(read_word(from)?.try_into().ok()?, read_word(from)?.try_into().ok()?)
             }
-            KNOWN => {
+            END => {
                 let (wakes, at) = (read_word(from)?, read_word(from)?);
-                Self::Known((wakes == 1).then_some(at))
+                Self::End((wakes == 1).then_some(at))
             }
             ACCOUNT => {
                 let (taken, given, received_or_made, accounted_for) =
@@ -170,10 +170,10 @@ impl<'m> StateRecord<'m> {
                 put(u64::from(*key));
                 HELD
             }
-            Self::Known(wake) => {
+            Self::End(wake) => {
                 put(u64::from(wake.is_some()));
                 put(wake.unwrap_or_default());
-                KNOWN
+                END
             }
             Self::Account(account) => {
                 let Account { taken, given, received_or_made, accounted_for, .. } = account;
@@ -207,14 +207,14 @@ fn read_u64_list(from: &mut &[u8]) -> Option<Vec<u64>> {
     (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()
 }
 
-/// Sends a filter's state as messages, with a final [`StateRecord::Known`]. Returns `None` if a
+/// Sends a filter's state as messages, with a final [`StateRecord::End`]. Returns `None` if a
 /// message is too long or the receiver has closed its end.
 pub(super) fn send_state(
     saved: &SavedState,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,
 ) -> Option<()> {
     saved.sessions.iter().try_for_each(|session| send_session(session, put))?;
-    put(&StateRecord::Known(saved.wake).encode())
+    put(&StateRecord::End(saved.wake).encode())
 }
 
 /// Sends the messages for one session. Returns `None` like [`send_state`].
@@ -297,7 +297,7 @@ impl StateCollector {
                 self.saved.sessions.push(SavedSession { key, bytes: bytes.to_vec(), lists });
             }
             StateRecord::Held(list, key) => self.held = Some((list, key)),
-            StateRecord::Known(wake) => {
+            StateRecord::End(wake) => {
                 self.saved.wake = wake;
                 self.done = true;
             }
@@ -435,8 +435,8 @@ mod tests {
             StateRecord::Resume,
             StateRecord::Session(3, 2, b"plain"),
             StateRecord::Held(1, u32::MAX),
-            StateRecord::Known(Some(9)),
-            StateRecord::Known(None),
+            StateRecord::End(Some(9)),
+            StateRecord::End(None),
             StateRecord::Restored,
             StateRecord::Account(account),
         ];

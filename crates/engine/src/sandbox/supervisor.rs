@@ -47,7 +47,7 @@ pub(super) struct Supervisor {
     /// True once the output of the process has ended without a fault.
     output_ended: AtomicBool,
     /// Number of messages that the path has written to the process's input ring.
-    put: AtomicU64,
+    messages_written: AtomicU64,
     taken: AtomicU64,
     given: AtomicU64,
     latest_progress: Mutex<LatestProgress>,
@@ -57,7 +57,7 @@ pub(super) struct Supervisor {
 #[derive(Debug)]
 struct LatestProgress {
     /// Numbers of messages that the process had consumed and produced when it last made progress.
-    moved: (u64, u64),
+    message_counts: (u64, u64),
     /// Processor time that the process had used when it last made progress, in ns.
     processor_ns: u64,
     /// Time since which the process has made no progress although it has room for output. `None` if
@@ -67,7 +67,7 @@ struct LatestProgress {
 
 impl Supervisor {
     pub(super) fn new(name: &'static str, process: HelperProcess, words: OwnedFd) -> Self {
-        let last = LatestProgress { moved: (0, 0), processor_ns: 0, stalled: None };
+        let last = LatestProgress { message_counts: (0, 0), processor_ns: 0, stalled: None };
         Self {
             name,
             process,
@@ -78,7 +78,7 @@ impl Supervisor {
             input_ended: AtomicBool::new(false),
             owes_reply: AtomicBool::new(false),
             output_ended: AtomicBool::new(false),
-            put: AtomicU64::new(0),
+            messages_written: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             given: AtomicU64::new(0),
             latest_progress: Mutex::new(last),
@@ -100,7 +100,7 @@ impl Supervisor {
 
     /// Returns true if the process has exited or [`Self::kill`] has been called.
     pub(super) fn is_over(&self) -> bool {
-        self.why.get().is_some() || self.process.ended().is_some()
+        self.why.get().is_some() || self.process.outcome().is_some()
     }
 
     /// Waits for a twentieth of [`CHECK_INTERVAL`], but no longer than until the process has
@@ -123,7 +123,7 @@ impl Supervisor {
     /// Stores the number of messages written to the process's input ring, and the number that the
     /// process reports as consumed.
     pub(super) fn set_input_counts(&self, put: u64, taken: u64) {
-        self.put.store(put, Ordering::Relaxed);
+        self.messages_written.store(put, Ordering::Relaxed);
         self.taken.store(taken.min(put), Ordering::Relaxed);
     }
 
@@ -140,18 +140,19 @@ impl Supervisor {
     /// Returns true if the process has something to do: input to consume, a reply to send, or to
     /// exit.
     pub(super) fn has_pending_work(&self) -> bool {
-        let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
+        let waits =
+            self.messages_written.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
         waits || self.input_ended.load(Ordering::Relaxed) || self.owes_reply.load(Ordering::Relaxed)
     }
 
     /// Checks the progress of the process, and kills it if it has made no progress for too long.
     /// `has_room` is true if the process has room for its output.
     pub(super) fn check_progress(&self, has_room: bool) {
-        let Some(processor_ns) = self.process.processor_ns() else { return };
+        let Some(processor_ns) = self.process.cpu_time_ns() else { return };
         let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
         let mut last = self.lock_progress();
-        if moved != last.moved || !self.has_pending_work() {
-            *last = LatestProgress { moved, processor_ns, stalled: None };
+        if moved != last.message_counts || !self.has_pending_work() {
+            *last = LatestProgress { message_counts: moved, processor_ns, stalled: None };
             return;
         }
         let busy = processor_ns.saturating_sub(last.processor_ns);
@@ -267,6 +268,6 @@ impl ProcessControl for Supervisor {
     }
 
     fn process_id(&self) -> Option<u32> {
-        self.process.ended().is_none().then(|| self.process.number())
+        self.process.outcome().is_none().then(|| self.process.pid())
     }
 }

@@ -2,7 +2,7 @@
 //! restored. The path continues, the change reports the reason, and the ledger balances.
 
 use crate::common::{
-    Stop, build_paths, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+    StopGuard, build_paths, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
 use engine::change::ChangeError;
 use engine::live::Live;
@@ -44,7 +44,7 @@ fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) ->
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        let stop = Stop(&live);
+        let stop = StopGuard(&live);
         wait_for_blocks(&live, 500);
         let done = act(&live);
         wait_for_blocks(&live, 500);
@@ -149,7 +149,7 @@ fn v18_false_state_fails_only_its_own_path() {
             let live = paths[0].live();
             let outcome = std::thread::scope(|scope| {
                 let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-                let stop = Stop(&live);
+                let stop = StopGuard(&live);
                 wait_for_blocks(&live, 500);
                 edit_losslessly(&live, "move liar process");
                 let outcome = run.join().expect("a run");

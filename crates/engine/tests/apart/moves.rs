@@ -167,7 +167,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
                 "its state is in another process, and a record does not contain that state";
             assert_eq!(why, expected, "{words}");
             assert_eq!(
-                (live.request_text().as_deref(), live.changes()),
+                (live.request_text().as_deref(), live.change_count()),
                 (Some(text), 0),
                 "{words}"
             );
@@ -177,8 +177,8 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     });
     let read = Record::open(&record).expect("a record");
     assert_eq!(
-        (read.whole, read.changes),
-        (Completeness::Whole { digest: recorded.clone() }, Vec::new())
+        (read.completeness, read.changes),
+        (Completeness::Complete { digest: recorded.clone() }, Vec::new())
     );
     let (_, now, short) = replay_run(&record, &again);
     assert_eq!((changed_lines(&recorded, &now), short), (Vec::new(), false));
@@ -192,7 +192,7 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
     let (_, outcome) = run_while(&format!("{} | {behind}", source("one")), |live| {
         wait_for_blocks(live, 100);
         let both = format!("({} + {}) | {behind}", source("one"), source("two"));
-        change(live, &Edit::Whole(both), &Machine::example(), TIME_LIMIT).expect("a change");
+        change(live, &Edit::ReplaceText(both), &Machine::example(), TIME_LIMIT).expect("a change");
         let came =
             || live.counters(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
         wait_until("blocks of the new one", || came() > 100);

@@ -1,6 +1,6 @@
 //! Tests of automatic replicas: a path adds replicas of filters, and removes them again.
 
-use crate::common::{Stop, blocks_emitted, received_numbers, test_settings};
+use crate::common::{StopGuard, blocks_emitted, received_numbers, test_settings};
 use engine::build::{PathOptions, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
@@ -24,23 +24,23 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
         RatePolicy { observation_ns: 5_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
     let adapt = Some(Arc::new(AdaptationSettings {
         machine,
-        copies: true,
-        stages: false,
+        may_replicate: true,
+        may_move_stages: false,
         moves: MovePeriod::Never,
-        relieves: false,
-        sessions: false,
+        may_move_sinks: false,
+        may_move_sessions: false,
         rate_policy,
     }));
-    let extras = PathOptions { adapt, ..PathOptions::default() };
+    let extras = PathOptions { adaptation: adapt, ..PathOptions::default() };
     let paths =
         build_with(&plan, test_settings(), &AttachPoints::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        let stop = Stop(&live);
-        testkit::wait_until(what, || live.is_ended() || holds(&live));
-        assert!(!live.is_ended(), "it ended before {what}");
+        let stop = StopGuard(&live);
+        testkit::wait_until(what, || live.has_ended() || holds(&live));
+        assert!(!live.has_ended(), "it ended before {what}");
         drop(stop);
         run.join().expect("a run")
     });

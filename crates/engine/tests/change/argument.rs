@@ -57,7 +57,7 @@ fn v3_changed_request_sets_arguments_and_keeps_state() {
         // gets the state of the old one.
         for (every, more) in [(5, ""), (4, "| inspect ")] {
             wait_for_blocks(live, 200);
-            let whole = Edit::Whole(line(every, more));
+            let whole = Edit::ReplaceText(line(every, more));
             let switched = change(live, &whole, &Machine::example(), TIME_LIMIT).expect("a change");
             let SwitchReport { lost, duplicated, reordered, position, .. } = switched;
             assert_eq!((lost, duplicated, reordered), (0, 0, 0));
@@ -100,7 +100,7 @@ fn v3_refused_argument_leaves_the_path_unchanged() {
             let refused = edit(live, words).expect_err(words).to_string();
             assert!(refused.contains(why), "{words}: {refused}");
             assert_eq!(
-                (live.request_text().as_deref(), live.changes()),
+                (live.request_text().as_deref(), live.change_count()),
                 (Some(text), 0),
                 "{words}"
             );

@@ -68,9 +68,9 @@ pub(crate) fn build_paths_with_settings(text: &str, settings: Settings) -> Vec<B
 }
 
 /// A guard that stops a path when it is dropped, even if a test fails.
-pub(crate) struct Stop<'l>(pub(crate) &'l Live);
+pub(crate) struct StopGuard<'l>(pub(crate) &'l Live);
 
-impl Drop for Stop<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -83,7 +83,7 @@ pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        let stop = Stop(&live);
+        let stop = StopGuard(&live);
         let done = act(&live);
         drop(stop);
         (done, run.join().expect("a run"))
@@ -111,7 +111,7 @@ pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
     let given = || live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks;
     let from = given();
     while given() < from + more {
-        assert!(!live.is_ended(), "it has ended");
+        assert!(!live.has_ended(), "it has ended");
         std::thread::yield_now();
     }
 }

@@ -5,18 +5,18 @@ mod adapt;
 mod arcs;
 mod argument;
 mod common;
-mod copies;
 mod mix;
 mod operands;
 mod origins;
 mod published;
+mod replicas;
 mod script;
 mod sessions;
 mod stages;
 mod upgrade;
 
 use common::{
-    Stop, TIME_LIMIT, blocks_emitted, build_paths, edit, edit_losslessly, received_numbers,
+    StopGuard, TIME_LIMIT, blocks_emitted, build_paths, edit, edit_losslessly, received_numbers,
     run_while, sink_blocks, wait_for_blocks,
 };
 use engine::change::change;
@@ -73,11 +73,11 @@ fn v3_ended_path_refuses_every_change() {
     let words =
         [&["move", "pcap", "to", "thread0"][..], &["remove", "inspect"], &["upgrade", "pcap"]];
     let edits = words.iter().map(|words| Edit::parse(words).expect("an edit"));
-    for edit in edits.chain([Edit::Whole(text.to_owned())]) {
+    for edit in edits.chain([Edit::ReplaceText(text.to_owned())]) {
         let why = change(&live, &edit, &Machine::example(), TIME_LIMIT).expect_err("it has ended");
         assert_eq!(why.to_string(), "the path has ended", "{edit}");
     }
-    assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
+    assert_eq!((live.request_text().as_deref(), live.change_count()), (Some(text), 0));
 }
 
 #[test]
@@ -94,10 +94,10 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
     let outcome = std::thread::scope(|scope| {
         let changed = scope.spawn(|| change("thread1", TIME_LIMIT));
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        let stop = Stop(&live);
+        let stop = StopGuard(&live);
         let switched = changed.join().expect("no panic").expect("it is run by then");
         assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0));
-        assert_eq!(live.spaces(), ["thread0", "thread1"]);
+        assert_eq!(live.space_names(), ["thread0", "thread1"]);
         drop(stop);
         run.join().expect("a run")
     });
@@ -128,13 +128,13 @@ fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
 fn v3_sink_in_its_own_space_is_added_and_removed() {
     let text = "generate rate=20000 seq=yes | inspect | pcap@thread0 stays";
     let (counts, outcome) = run_while(text, |live| {
-        assert_eq!(live.spaces(), ["thread0"]);
+        assert_eq!(live.space_names(), ["thread0"]);
         wait_for_blocks(live, 200);
         let joined = edit_losslessly(live, "insert pcap guest at inspect");
-        assert_eq!(live.spaces(), ["thread0", "thread1"]);
+        assert_eq!(live.space_names(), ["thread0", "thread1"]);
         wait_for_blocks(live, 200);
         let left = edit_losslessly(live, "remove pcap:1");
-        assert_eq!(live.spaces(), ["thread0"]);
+        assert_eq!(live.space_names(), ["thread0"]);
         wait_for_blocks(live, 100);
         edit_losslessly(live, "insert pcap again at inspect");
         wait_for_blocks(live, 100);
@@ -180,7 +180,7 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
     let text = "generate rate=20000 seq=yes | inspect | pcap refused";
     let ((), outcome) = run_while(text, |live| {
         wait_for_blocks(live, 100);
-        let spaces = live.spaces();
+        let spaces = live.space_names();
         for (words, part) in [
             ("remove tcp", "no `tcp`"),
             ("insert nonsense after inspect", "nonsense"),
@@ -193,7 +193,7 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
             let why = edit(live, words).expect_err(words).to_string();
             assert!(why.contains(part), "{words}: {why}");
             assert_eq!(
-                (live.spaces(), live.request_text().as_deref()),
+                (live.space_names(), live.request_text().as_deref()),
                 (spaces.clone(), Some(text))
             );
         }

@@ -1,6 +1,6 @@
 //! Tests of changes that add sources upstream of existing sinks.
 
-use crate::common::{Stop, TIME_LIMIT, build_paths_with_settings};
+use crate::common::{StopGuard, TIME_LIMIT, build_paths_with_settings};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
 use engine::build::Settings;
 use engine::change::change;
@@ -49,7 +49,8 @@ fn source_names(file: &str) -> Vec<Option<String>> {
 
 /// Replaces the whole request. Asserts that no block is lost, duplicated or reordered.
 fn replace_request(live: &Live, line: &str) {
-    let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), TIME_LIMIT);
+    let switched =
+        change(live, &Edit::ReplaceText(line.to_owned()), &Machine::example(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
     let zeros = (switched.lost, switched.duplicated, switched.reordered);
     assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");
@@ -67,7 +68,7 @@ fn v3_surviving_sink_receives_the_names_of_new_sources() {
         let live = paths[0].live();
         let outcome = std::thread::scope(|scope| {
             let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-            let stop = Stop(&live);
+            let stop = StopGuard(&live);
             wait_until("blocks of the first", || source_names(thread).len() >= 100);
             replace_request(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));
             wait_until("blocks of both", || {

@@ -50,7 +50,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
     });
     let count = outcome.ledger.filters.iter().find(|node| node.name == "count").unwrap();
     let look = reader.snapshot();
-    assert!(look.whole && look.ended);
+    assert!(look.is_consistent && look.ended);
     assert_eq!(look.rows[0][..2], [count.taken.blocks, count.taken.bytes], "to the last block");
     assert_eq!(count.taken.blocks, blocks_emitted(&outcome));
 }

@@ -1,7 +1,7 @@
 //! A scripted source for changes in the middle of messages. It emits many connections, each with
 //! one message whose third quarter arrives before the second.
 
-use crate::common::{Stop, TIME_LIMIT};
+use crate::common::{StopGuard, TIME_LIMIT};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Intake, Sink, SinkEntry, Source, SourceCounters, SourceEntry, SourceProperties,
@@ -60,7 +60,7 @@ impl Source for Script {
                 context,
                 Marks::frame(1, length, length),
             ));
-            self.given.add(length);
+            self.given.add_block(length);
             self.next += 1;
         }
         match self.next {
@@ -156,9 +156,9 @@ pub(crate) fn run_script_with_request(
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
-        let _stop = Stop(&live);
+        let _stop = StopGuard(&live);
         while ledger_entry(&live, node).is_none_or(|line| line.taken.blocks < gate as u64) {
-            assert!(!live.is_ended(), "it has ended");
+            assert!(!live.has_ended(), "it has ended");
             std::thread::yield_now();
         }
         act(&live);

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 const FIRST_ADDED_NUMBER: u32 = 1 << 31;
 
 fn replace_request(live: &Live, line: &str) -> SwitchReport {
-    let edit = Edit::Whole(line.to_owned());
+    let edit = Edit::ReplaceText(line.to_owned());
     let switched = change(live, &edit, &Machine::example(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
     assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0), "{switched}");

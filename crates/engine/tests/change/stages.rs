@@ -29,11 +29,11 @@ fn n4_v13_stages_move_to_threads_and_back_under_load() {
             wait_for_blocks(live, 200);
             let plan = live.plan().expect("a plan");
             assert_eq!(plan.spaces.len(), 1);
-            let node = |nth: usize| plan.graph.ids().nth(nth).expect("a node").0;
+            let node = |nth: usize| plan.graph.nodes_with_ids().nth(nth).expect("a node").0;
             // The planner would propose this stage if the request did not pin the sink.
             let stage = [(node(2), "thread1".to_owned()), (node(3), "thread1".to_owned())];
             move_nodes(live, &stage);
-            let spaces = live.spaces();
+            let spaces = live.space_names();
             assert!(spaces.iter().any(|name| name == "thread1"), "{spaces:?}");
             wait_for_blocks(live, 200);
             move_nodes(live, &stage.map(|(node, _)| (node, "thread0".to_owned())));

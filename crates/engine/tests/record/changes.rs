@@ -46,7 +46,7 @@ fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
                 edit_losslessly(live, words);
             }
         });
-        assert_eq!(live.changes(), changes.len() as u64, "{text}");
+        assert_eq!(live.change_count(), changes.len() as u64, "{text}");
     });
     assert!(outcome.ledger.sources[0].1.given.blocks > 100, "{text}");
 }
@@ -146,7 +146,7 @@ fn v3_v10_random_changes_are_replayed_identically() {
                 // time.
                 let words = others.pick(&EDITS).replace("NEW", &format!("new{}", made + refused));
                 let words = words.as_str();
-                let (before, changes) = (live.request_text(), live.changes());
+                let (before, changes) = (live.request_text(), live.change_count());
                 match edit(live, words) {
                     Ok(switched) => {
                         let SwitchReport { lost, duplicated, reordered, .. } = switched;
@@ -155,7 +155,7 @@ fn v3_v10_random_changes_are_replayed_identically() {
                     }
                     Err(_) => {
                         assert_eq!(
-                            (live.request_text(), live.changes()),
+                            (live.request_text(), live.change_count()),
                             (before, changes),
                             "{words}"
                         );
@@ -215,7 +215,7 @@ fn v3_v10_failed_change_is_not_recorded() {
     let moves = |words: &str| words == "move tcp to thread1";
     let (record, digest) = record_changes(&folder, ("v3-v10-nothing", line), (&changes, &moves));
     let record = Record::open(&record).unwrap();
-    assert_eq!(record.whole, Completeness::Whole { digest });
+    assert_eq!(record.completeness, Completeness::Complete { digest });
     let made: Vec<String> = record.changes.iter().map(|one| one.edit.to_string()).collect();
     assert_eq!(made, ["move tcp to thread1"]);
     assert_eq!(
@@ -255,7 +255,7 @@ fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
             why,
             "its state is in another process, and a record does not contain that state"
         );
-        assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
+        assert_eq!((live.request_text().as_deref(), live.change_count()), (Some(text), 0));
         drop(injector);
     });
     assert!(Record::open(&folder.0.join("r.pcapng")).unwrap().changes.is_empty());

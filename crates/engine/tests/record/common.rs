@@ -18,9 +18,9 @@ use testkit::{Frame, Random, Segment};
 use wire::LinkType;
 
 /// A guard that stops a path when it is dropped, even if a test fails.
-struct Stop<'l>(&'l Live);
+struct StopGuard<'l>(&'l Live);
 
-impl Drop for Stop<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -61,16 +61,21 @@ pub(crate) fn record_run(
 ) -> (Outcome, String) {
     let (plan, machine) = plan_request(text);
     let head = RecordingHead::new(text, &plan, &machine, settings.count);
-    let recording = Recording::create(record, &head, most, &sys::steps::NO_ROLLBACK_LOG).unwrap();
+    let recording =
+        Recording::create(record, &head, most, &sys::rollback::NO_ROLLBACK_LOG).unwrap();
     let record_mode = RecordMode::Record(std::sync::Arc::clone(&recording));
-    let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
+    let extras = PathOptions {
+        record_mode,
+        output_directory: Some(into.to_owned()),
+        ..PathOptions::default()
+    };
     let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         // Stops the path if `feed` panics.
-        let stop = Stop(&live);
+        let stop = StopGuard(&live);
         feed(&live);
         std::mem::forget(stop);
         run.join().expect("a run")
@@ -90,8 +95,12 @@ pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) 
     assert_eq!(format_placement(&plan), record.head.layout);
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
-    let record_mode = RecordMode::Play(std::sync::Arc::clone(&replay));
-    let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
+    let record_mode = RecordMode::Replay(std::sync::Arc::clone(&replay));
+    let extras = PathOptions {
+        record_mode,
+        output_directory: Some(into.to_owned()),
+        ..PathOptions::default()
+    };
     let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     let replayed = digest(&outcome);
@@ -128,7 +137,7 @@ pub(crate) fn assert_same_replays(
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 28);
     let (outcome, recorded) = record_run(text, settings, first, feed);
     let record = Record::open(&at("r.pcapng")).expect("a record");
-    assert_eq!(record.whole, Completeness::Whole { digest: recorded.clone() });
+    assert_eq!(record.completeness, Completeness::Complete { digest: recorded.clone() });
     std::fs::create_dir_all(at("live")).unwrap();
     let live = read_files(&at("live"));
     for again in ["one", "two"] {

@@ -76,7 +76,7 @@ fn v10_full_recording_is_replayed_to_its_end() {
         inject_frames(injector, &frames, 1, &mut |_| ())
     });
     let record = Record::open(&at("r.pcapng")).unwrap();
-    let Completeness::Full { beyond } = record.whole else { panic!("{record:?}") };
+    let Completeness::Full { beyond } = record.completeness else { panic!("{record:?}") };
     assert!(beyond.blocks > 0);
     let (outcome, _, short) = replay_run(&at("r.pcapng"), &at("again"));
     assert!(short);

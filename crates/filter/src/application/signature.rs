@@ -13,7 +13,7 @@
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::layers;
 use crate::prelude::*;
-use crate::texts::TextPosition;
+use crate::text_position::TextPosition;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Catalog entry of `ssh`, which recognizes SSH by its version line.
@@ -28,7 +28,7 @@ lines before it (RFC 4253, 4.2). Earlier blocks have no class.
 Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
 first bytes were not observed).",
     example: "replay web.pcap | tcp | ssh | count",
-    user: Some(|arguments| make_filter(arguments, &SSH_SIGNATURE)),
+    constructor: Some(|arguments| make_filter(arguments, &SSH_SIGNATURE)),
     ..RECOGNIZER_DEFAULTS
 };
 
@@ -44,7 +44,7 @@ within 4,096 bytes. Earlier blocks have no class.
 Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
 first bytes were not observed).",
     example: "replay web.pcap | tcp | rtsp | count",
-    user: Some(|arguments| make_filter(arguments, &RTSP_SIGNATURE)),
+    constructor: Some(|arguments| make_filter(arguments, &RTSP_SIGNATURE)),
     ..RECOGNIZER_DEFAULTS
 };
 
@@ -69,7 +69,7 @@ first bytes were not observed).",
         Form::Record,
         Form::Bytes,
     ]),
-    user: Some(|arguments| make_filter(arguments, &MPEG_SIGNATURE)),
+    constructor: Some(|arguments| make_filter(arguments, &MPEG_SIGNATURE)),
     ..RECOGNIZER_DEFAULTS
 };
 
@@ -86,7 +86,7 @@ class. A telnet connection that negotiates nothing is not recognized.
 Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
 first bytes were not observed).",
     example: "replay web.pcap | tcp | telnet | count",
-    user: Some(|arguments| make_filter(arguments, &TELNET_SIGNATURE)),
+    constructor: Some(|arguments| make_filter(arguments, &TELNET_SIGNATURE)),
     ..RECOGNIZER_DEFAULTS
 };
 
@@ -104,7 +104,7 @@ const RECOGNIZER_DEFAULTS: Description = Description {
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],
     state: StateFacts::sessions::<SignatureSession>(),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const UNDECIDED: Reason = RECOGNIZER_DEFAULTS.reason("undecided");
@@ -205,7 +205,7 @@ fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<F
         any: compiled(first)?,
         server: own.transpose()?,
         search_max: signature.search_max,
-        sessions_max: arguments.usize_number("sessions"),
+        sessions_max: arguments.number_as_usize("sessions"),
         sessions: Sessions::default(),
     }))
 }

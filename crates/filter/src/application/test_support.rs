@@ -21,7 +21,7 @@ pub(super) fn client_piece(bytes: &[u8]) -> TestPiece {
 }
 
 /// Creates a hole of `length` bytes in the client's direction of session 1.
-pub(super) fn hole(length: u32) -> TestPiece {
+pub(super) fn client_hole(length: u32) -> TestPiece {
     TestPiece { session: 1, flags: BlockFlags::NONE, bytes: Err(length) }
 }
 
@@ -128,13 +128,13 @@ pub(super) fn run_filter(
     );
     assert_balance(&node.counts, pieces.len(), out.len());
     let unanswered: Vec<_> = node.unanswered_reasons().filter(|(_, n)| *n > 0).collect();
-    let silent = out.iter().filter(|out| !out.class.answered()).count() as u64;
+    let silent = out.iter().filter(|out| !out.class.is_answered()).count() as u64;
     assert_eq!(unanswered.iter().map(|(_, n)| n).sum::<u64>(), silent, "each with its reason");
     (out, unanswered)
 }
 
 fn make_batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
-    let ports = match piece.flags.has(BlockFlags::BACKWARD) {
+    let ports = match piece.flags.contains(BlockFlags::BACKWARD) {
         true => (53, 4000),
         false => (4000, 53),
     };

@@ -46,8 +46,8 @@ branches still see the old bytes.",
         ),
     ],
     analysis: Analysis { context_setting: Some(Arguments::reads_messages), ..Analysis::NONE },
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 const BYTES_MAX: u64 = 1 << 20;
@@ -122,7 +122,7 @@ mod tests {
 
     /// Runs `udp | blank` on a datagram with a view of four bytes, followed by six more bytes.
     /// Returns the bytes of the frame after the UDP header.
-    fn run_after_udp(words: &[&str], reads_messages: bool) -> Vec<u8> {
+    fn run_blank_after_udp(words: &[&str], reads_messages: bool) -> Vec<u8> {
         let mut frame = Frame::udp(1, 2, b"0123");
         frame.bytes.extend(b"behind");
         let arena = Arena::new(8);
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn payload_outside_the_view_is_overwritten() {
-        assert_eq!(run_after_udp(&["with=46"], false), b"..........");
-        assert_eq!(run_after_udp(&["with=46"], true), b"....behind", "a message is its view");
-        assert_eq!(run_after_udp(&["with=46", "from=1"], false), b"0...behind");
-        assert_eq!(run_after_udp(&["with=46", "length=3"], false), b"...3behind");
+        assert_eq!(run_blank_after_udp(&["with=46"], false), b"..........");
+        assert_eq!(run_blank_after_udp(&["with=46"], true), b"....behind", "a message is its view");
+        assert_eq!(run_blank_after_udp(&["with=46", "from=1"], false), b"0...behind");
+        assert_eq!(run_blank_after_udp(&["with=46", "length=3"], false), b"...3behind");
     }
 
     #[test]

@@ -43,8 +43,8 @@ large` (a compressed block would exceed 1 MB).",
         ),
     ],
     reasons: &["overwritten", "too large"],
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 const OVERWRITTEN: Reason = COMPRESS.reason("overwritten");
@@ -54,7 +54,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let format = CompressionFormat::from_name(arguments.text("format"));
     let level = arguments.number("level");
     if format == CompressionFormat::Lz4 && level.is_some() {
-        return Err(Mistake::new("level", "lz4 has no levels").hint("leave `level=` out"));
+        return Err(Mistake::new("level", "lz4 has no levels").with_hint("leave `level=` out"));
     }
     let level = u32::try_from(level.unwrap_or(6)).unwrap_or(6);
     Ok(Filter::stream(Compress { encoder: Encoder::new(format, level) }))

@@ -38,13 +38,15 @@ data ends too early), `too large`, `trailing bytes` (of another format).",
         ),
     ],
     reasons: &["other format", "corrupt", "cut", "too large", "trailing bytes"],
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let format = CompressionFormat::from_name(arguments.text("format"));
-    Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, arguments.usize_number("ratio")) }))
+    Ok(Filter::lanes(Decompress {
+        decoder: Decoder::new(format, arguments.number_as_usize("ratio")),
+    }))
 }
 
 struct Decompress {

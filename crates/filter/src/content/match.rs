@@ -47,13 +47,13 @@ Reasons for no class: `no pattern` (none occurs). For a match across two blocks,
         names: &[],
     },
     reasons: &["no pattern"],
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
     twin_test_arguments: &[
         "at=0 hex=4500 hex=45 hex=60",
         "at=1 nocase=yes \"et \" \"SH-2.0-o\" bcdefgh",
     ],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const AT_HELP: &str = "offset in the view at which a pattern must begin";
@@ -100,13 +100,14 @@ fn parse_patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
     if let Some(at) = patterns.iter().position(|(_, pattern)| pattern.is_empty()) {
         let name = patterns.get(at).map_or("text", |(name, _)| *name);
         let which = patterns.iter().take(at).filter(|(n, _)| *n == name).count();
-        let mistake = Mistake::new(name, "a pattern is empty").hint("it would match every block");
+        let mistake =
+            Mistake::new(name, "a pattern is empty").with_hint("it would match every block");
         return Err(Mistake { value_index: which, ..mistake });
     }
     let patterns: Vec<_> = patterns.into_iter().map(|(_, pattern)| pattern).collect();
     match patterns.len() {
         0 => Err(Mistake::new("text", "`match` has nothing to look for")
-            .hint("give a text, or bytes after `hex=`")),
+            .with_hint("give a text, or bytes after `hex=`")),
         1..=PATTERNS_MAX => Ok(patterns),
         _ => Err(Mistake::new("text", format!("there are more than {PATTERNS_MAX} patterns"))),
     }

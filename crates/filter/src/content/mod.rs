@@ -4,8 +4,8 @@ pub mod blank;
 pub mod compress;
 pub mod decompress;
 pub mod r#match;
+pub mod pcap;
 pub mod regex;
-pub mod trace;
 
 mod codec;
 mod lz4;

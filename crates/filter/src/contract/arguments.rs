@@ -93,7 +93,7 @@ impl Arguments {
     /// Returns the value of a number or size parameter as `usize`, or `usize::MAX` if `usize` is
     /// too small for the value. Returns 1 if the parameter is absent or of another type.
     #[must_use]
-    pub fn usize_number(&self, name: &str) -> usize {
+    pub fn number_as_usize(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
     }
 

@@ -75,7 +75,7 @@ pub struct Description {
     pub output_form: OutputForm,
     /// Advice for users of a source that emits streams or messages outside of frames: the argument
     /// with which the source emits frames instead. `None` for all other entries.
-    pub frameless: Option<&'static str>,
+    pub frames_hint: Option<&'static str>,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,
     /// Function that returns the kind, the output form and the read depth of the filter with the
@@ -95,7 +95,7 @@ pub struct Description {
     /// classes.
     pub classes_on_request: Option<ValueRange>,
     /// Names of class ranges that an arc can select, as in `|request`.
-    pub groups: &'static [(&'static str, ValueRange)],
+    pub class_groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
     pub reasons: &'static [&'static str],
     /// Names of the filter's own counters. A [`Counter`] is an index into this list.
@@ -104,7 +104,7 @@ pub struct Description {
     /// The state that the filter keeps between blocks.
     pub state: StateFacts,
     /// True if the filter has a report, which is printed when the path stops.
-    pub reports: bool,
+    pub has_report: bool,
     /// Names of the report rows that are totals; all other rows are the buckets of a histogram.
     /// `None` if the report is not a histogram.
     pub histogram_totals: Option<&'static [&'static str]>,
@@ -113,13 +113,13 @@ pub struct Description {
 
     /// Function that creates the filter in user space. `None` for sources and sinks, which the
     /// crate `endpoint` opens.
-    pub user: Option<FilterConstructor>,
+    pub constructor: Option<FilterConstructor>,
     /// Function that emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18). `None` if
     /// the filter has no twin.
-    pub kernel: Option<EmitFn<Arguments>>,
+    pub emit_twin: Option<EmitFn<Arguments>>,
     /// Right that an unprivileged user needs to run the filter's twin in the kernel. `None` if the
     /// user needs no right.
-    pub right: Option<FilterRight>,
+    pub twin_right: Option<FilterRight>,
     /// Arguments for the tests of the twin, each entry as written after the filter's name in a
     /// request. If empty, the tests use the arguments of the example.
     pub twin_test_arguments: &'static [&'static str],
@@ -201,7 +201,7 @@ impl Description {
     }
 
     /// Default field values for the entry of a filter.
-    pub const EMPTY: Self = Self {
+    pub const FILTER_DEFAULTS: Self = Self {
         name: "",
         summary: "",
         details: "",
@@ -209,36 +209,36 @@ impl Description {
         kind: FilterKind::Inspection,
         input_forms: Forms::ANY,
         output_form: OutputForm::Same,
-        frameless: None,
+        frames_hint: None,
         reads: ReadDepth::All,
         effect: None,
         needs: InputNeeds::NONE,
         parameters: &[],
         classes: Classes::Same,
         classes_on_request: None,
-        groups: &[],
+        class_groups: &[],
         reasons: &[],
         counters: &[],
         state: StateFacts::NONE,
-        reports: false,
+        has_report: false,
         histogram_totals: None,
         analysis: Analysis::NONE,
-        user: None,
-        kernel: None,
-        right: None,
+        constructor: None,
+        emit_twin: None,
+        twin_right: None,
         twin_test_arguments: &[],
     };
 
     /// Default field values for the entry of a sink.
     pub const SINK_DEFAULTS: Self =
-        Self { kind: FilterKind::Sink, output_form: OutputForm::Nothing, ..Self::EMPTY };
+        Self { kind: FilterKind::Sink, output_form: OutputForm::Nothing, ..Self::FILTER_DEFAULTS };
 
     /// Default field values for the entry of a source that emits frames.
-    pub const SOURCE: Self = Self {
+    pub const SOURCE_DEFAULTS: Self = Self {
         kind: FilterKind::Source,
         input_forms: Forms::NONE,
         output_form: OutputForm::Form(Form::Frame),
-        ..Self::EMPTY
+        ..Self::FILTER_DEFAULTS
     };
 
     /// Returns the reason with this name. Panics if the description lacks the name; in a constant,
@@ -252,7 +252,7 @@ impl Description {
     /// this is a compile error.
     #[must_use]
     pub const fn counter(&self, name: &str) -> Counter {
-        Counter::named(self.counters, name)
+        Counter::from_name(self.counters, name)
     }
 
     /// Returns the rule for running the filter, with these arguments, in several worker processes.
@@ -273,7 +273,7 @@ impl Description {
     /// request ends with any other filter, it prints the blocks.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
-        self.reports && matches!(self.output_form, OutputForm::Same)
+        self.has_report && matches!(self.output_form, OutputForm::Same)
     }
 
     /// Returns the kind of sessions that the filter publishes, and the columns of a published row.
@@ -301,7 +301,7 @@ impl Description {
     /// Returns the parameters of this description, followed, for a filter, by the parameters common
     /// to all filters.
     pub fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> + Clone {
-        let common: &[Parameter] = if self.user.is_some() { COMMON_PARAMETERS } else { &[] };
+        let common: &[Parameter] = if self.constructor.is_some() { COMMON_PARAMETERS } else { &[] };
         self.parameters.iter().chain(common)
     }
 }

@@ -1,9 +1,9 @@
 //! Table of held blocks.
 //!
-//! The space stores all held blocks of a filter in one table ([`Holds`]). A session contains only a
-//! [`HeldList`], which is 12 bytes of plain data. The space can therefore copy the bytes of held
-//! blocks, move blocks together with their session, count them, and evict them at a limit (CONTRACT
-//! 12).
+//! The space stores all held blocks of a filter in one table ([`HoldTable`]). A session contains
+//! only a [`HeldList`], which is 12 bytes of plain data. The space can therefore copy the bytes of
+//! held blocks, move blocks together with their session, count them, and evict them at a limit
+//! (CONTRACT 12).
 
 use super::context::PinId;
 use abi::Entry;
@@ -41,12 +41,12 @@ pub enum Fate {
     /// The block with this ticket, or a part of it, was added to a list of held blocks.
     Held(u32),
     /// The block with this ticket, or a part of it, was removed from a list of held blocks.
-    Left(u32),
+    Released(u32),
     /// The block with this ticket was dropped and counted under a reason.
     Dropped(u32),
     /// The block with the first ticket was merged into the block with the second ticket. Only the
     /// second block remains.
-    Joined(u32, u32),
+    Merged(u32, u32),
 }
 
 /// A slot of the table: a held block, linked to the next slot of its list.
@@ -60,18 +60,18 @@ struct Slot {
 
 /// The table of all blocks that a filter holds, with limits on their number and size.
 #[derive(Debug)]
-pub struct Holds {
+pub struct HoldTable {
     slots: Vec<Slot>,
     free: Vec<u32>,
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// Events of tracked blocks since the last [`Holds::take_fates`]. `None` if no section tracks
-    /// blocks.
+    /// Events of tracked blocks since the last [`HoldTable::take_fates`]. `None` if no section
+    /// tracks blocks.
     fates: Option<Vec<Fate>>,
 }
 
-impl Holds {
+impl HoldTable {
     /// Creates a table for at most `blocks_max` blocks, with at most `bytes_max` bytes in view.
     #[must_use]
     pub const fn new(blocks_max: u32, bytes_max: u64) -> Self {
@@ -207,7 +207,7 @@ impl Holds {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
         self.bytes -= u64::from(slot.entry.pointer.length());
-        self.record_fate(slot.entry.marks.ticket(), Fate::Left);
+        self.record_fate(slot.entry.marks.ticket(), Fate::Released);
         (slot.key, slot.entry, slot.pin)
     }
 
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn held_blocks_are_popped_in_key_order() {
-        let mut holds = Holds::new(16, 1 << 20);
+        let mut holds = HoldTable::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in [30, 10, 20, u32::MAX, 10, 40] {
             holds.insert(&mut list, key, Entry::default(), PinId(u64::from(key)));
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn block_is_removed_from_the_middle() {
-        let mut holds = Holds::new(16, 1 << 20);
+        let mut holds = HoldTable::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in 1..=5 {
             holds.insert(&mut list, key, Entry::default(), PinId(key.into()));

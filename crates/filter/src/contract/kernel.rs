@@ -4,7 +4,7 @@
 //! into the kernel.
 
 use super::{Arguments, Description};
-use crate::endpoint::Attach;
+use crate::endpoint::AttachTarget;
 use ebpf::emit::{self, Answer, EmitFn, Layers, ReturnConversion, Scope, Target, UnfitReason};
 use ebpf::{FilterSpan, Hook, Program};
 
@@ -25,15 +25,15 @@ fn pass_through<'s>(
 /// program. If `hardened` is true, the program uses only instructions that are allowed without
 /// CAP_PERFMON.
 #[must_use]
-pub const fn target(attach: &Attach, hardened: bool) -> Target {
+pub const fn target(attach: &AttachTarget, hardened: bool) -> Target {
     let place = match attach {
-        Attach { own_sockets: true, .. } => Hook::Cgroup,
-        Attach { redirects: true, .. } => Hook::Xdp,
+        AttachTarget { own_sockets: true, .. } => Hook::Cgroup,
+        AttachTarget { redirects: true, .. } => Hook::Xdp,
         _ => Hook::Tc,
     };
     // A cgroup program reads packet bytes through a helper, which needs no CAP_PERFMON.
     let hardened = hardened || attach.own_sockets;
-    Target { hook: place, hardened, redirects: attach.redirects, single: false }
+    Target { hook: place, hardened, redirects: attach.redirects, single_buffer: false }
 }
 
 /// Checks that a chain of filters, whose input is complete frames, can be compiled to a program for
@@ -63,7 +63,7 @@ pub fn emit_chain_program(
         let mut answer = Answer::new(emit::NONE, on);
         for (place, (description, arguments)) in chain.iter().enumerate() {
             at = place;
-            let twin = description.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
+            let twin = description.emit_twin.ok_or_else(|| UnfitReason::new("no twin"))?;
             let word = FilterSpan::new(description.name, place, 1);
             answer = s.emit_twin(word, twin, arguments, answer.layers, out)?;
         }
@@ -92,10 +92,10 @@ mod tests {
         let fits = |names: &[&str]| {
             let chain: Vec<_> = names.iter().map(|name| given(name)).collect();
             let chain: Vec<_> = chain.iter().map(|(d, a)| (*d, a)).collect();
-            let attach = |takes: bool, own: bool| Attach {
+            let attach = |takes: bool, own: bool| AttachTarget {
                 redirects: takes,
                 own_sockets: own,
-                ..Attach::observing("x")
+                ..AttachTarget::observing("x")
             };
             let places = [attach(false, false), attach(true, false), attach(false, true)];
             let targets = places.iter().flat_map(|at| [target(at, false), target(at, true)]);

@@ -7,7 +7,7 @@
 //! - [`edit`]: editing one block at a time;
 //! - [`holds`]: held blocks, which the space stores and a session refers to by plain data;
 //! - [`state`]: sessions as plain data, saved and moved by one implementation for all filters;
-//! - [`numbers`]: the session numbers of a filter;
+//! - [`session_numbers`]: the session numbers of a filter;
 //! - [`published`]: published state;
 //! - [`report`]: reports of filters and sinks;
 //! - [`description`]: facts for planner, help, completion and tests;
@@ -15,7 +15,7 @@
 //! - [`state_facts`]: facts about the state of a filter;
 //! - [`parameter`] and [`value`]: parameters, and parsing of their values;
 //! - [`arguments`]: the typed arguments of one filter in a request;
-//! - [`compiler`], [`keys`], [`names`]: services that do I/O for a filter;
+//! - [`compiler`], [`keys`], [`name_resolver`]: services that do I/O for a filter;
 //! - [`kernel`]: chains of twins as one eBPF program.
 //!
 //! The compiler enforces these rules through types: a statistics filter has no access to bytes, a
@@ -31,11 +31,11 @@ pub mod edit;
 pub mod holds;
 pub mod kernel;
 pub mod keys;
-pub mod names;
-pub mod numbers;
+pub mod name_resolver;
 pub mod parameter;
 pub mod published;
 pub mod report;
+pub mod session_numbers;
 pub mod signature;
 pub mod state;
 pub mod state_facts;
@@ -44,7 +44,8 @@ pub mod value;
 
 pub use arguments::Arguments;
 pub use batch::{
-    Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, first_lanes_mask, lanes,
+    Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, MetadataView, first_lanes_mask,
+    lanes,
 };
 pub use compiler::ExpressionCompiler;
 pub use context::{
@@ -56,16 +57,17 @@ pub use description::{
     OutputLinkTypesFn, PushdownTest, UsableInput,
 };
 pub use edit::{Edit, EditBackend, EditableBlock};
-pub use holds::{Fate, HeldList, Holds};
+pub use holds::{Fate, HeldList, HoldTable};
 pub use kernel::{PASS_THROUGH_TWIN, check_twin_chain, emit_chain_program, target};
 pub use keys::{Key, KeyReader};
-pub use names::{NameAnswer, NameQuery, NameResolver};
-pub use numbers::SessionNumbers;
+pub use name_resolver::{NameAnswer, NameQuery, NameResolver};
 pub use parameter::{
-    COMMON_PARAMETERS, Parameter, ParameterType, STATE, STATE_MODE_PARAMETER, UNTRUSTED_PARAMETER,
+    COMMON_PARAMETERS, Parameter, ParameterType, STATE_MODE_PARAMETER, STATE_PARAMETER,
+    UNTRUSTED_PARAMETER,
 };
 pub use published::{Column, Field, PublishedSessions, RowCallback, SESSION_COLUMN, Unit};
 pub use report::{DeliveredItems, Report};
+pub use session_numbers::SessionNumbers;
 pub use signature::{
     Classes, Effect, FilterKind, FilterRight, Form, Forms, OutputForm, ReadDepth, ValueRange,
 };

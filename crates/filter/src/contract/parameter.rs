@@ -77,7 +77,8 @@ pub struct Parameter {
 
 /// Parameters that every filter has in addition to its own. Sources, sinks and programs do not have
 /// them.
-pub const COMMON_PARAMETERS: &[Parameter] = &[UNTRUSTED_PARAMETER, STATE, STATE_MODE_PARAMETER];
+pub const COMMON_PARAMETERS: &[Parameter] =
+    &[UNTRUSTED_PARAMETER, STATE_PARAMETER, STATE_MODE_PARAMETER];
 
 /// The parameter `untrusted`, which runs the filter in a sandboxed process.
 pub const UNTRUSTED_PARAMETER: Parameter = Parameter::optional(
@@ -87,7 +88,7 @@ pub const UNTRUSTED_PARAMETER: Parameter = Parameter::optional(
 );
 
 /// The parameter `state`: the name under which the filter publishes its state.
-pub const STATE: Parameter = Parameter::optional(
+pub const STATE_PARAMETER: Parameter = Parameter::optional(
     "state",
     ParameterType::Name,
     "publish the state of the filter under this name (`streamline state NAME`)",

@@ -160,7 +160,7 @@ impl Forms {
 
     /// Returns true if `form` is in the set.
     #[must_use]
-    pub const fn has(self, form: Form) -> bool {
+    pub const fn contains(self, form: Form) -> bool {
         self.0 & (1 << form as u8) != 0
     }
 }

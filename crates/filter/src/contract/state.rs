@@ -7,7 +7,7 @@
 
 use super::batch::LANES;
 use super::context::PinId;
-use super::holds::{HeldList, Holds};
+use super::holds::{HeldList, HoldTable};
 use super::published::{Column, Field, PublishedSessions, RowCallback};
 use super::value::Mistake;
 use abi::Entry;
@@ -291,13 +291,13 @@ pub trait FilterState {
     fn session_keys(&self) -> Vec<u64>;
     /// Removes a session and its held blocks from this instance. Returns `None` if there is no
     /// session with this key.
-    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
+    fn take_session(&mut self, key: u64, holds: &mut HoldTable) -> Option<MovedSession>;
     /// Inserts a session that was moved from another instance of the filter.
     ///
     /// # Errors
     ///
     /// Fails if the bytes or lists of the session do not match this version of the filter.
-    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
+    fn put_session(&mut self, moved: MovedSession, holds: &mut HoldTable) -> Result<(), Mistake>;
     /// Returns the number that identifies the session with this key in block metadata.
     fn session_number(&self, key: u64) -> u64;
     /// Calls `to` for each session that `whose` selects and that may have changed since the last
@@ -321,7 +321,7 @@ impl<S: Session> FilterState for Sessions<S> {
         self.keys()
     }
 
-    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
+    fn take_session(&mut self, key: u64, holds: &mut HoldTable) -> Option<MovedSession> {
         let mut session = self.remove(key)?;
         let held = session
             .held_lists()
@@ -331,10 +331,10 @@ impl<S: Session> FilterState for Sessions<S> {
         Some(MovedSession { key, bytes: session.as_bytes().to_vec(), held })
     }
 
-    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, holds: &mut HoldTable) -> Result<(), Mistake> {
         let foreign = |what| {
             let mistake = Mistake { message: what, ..Mistake::default() };
-            mistake.hint("it was saved by another version of the filter")
+            mistake.with_hint("it was saved by another version of the filter")
         };
         let mut session = S::read_from_bytes(&moved.bytes).map_err(|_| {
             let (arrived, own) = (moved.bytes.len(), size_of::<S>());
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn v18_moved_list_names_no_block_of_the_new_space() {
         let mut sessions = Sessions::<TestSession>::default();
-        let mut holds = Holds::new(4, 100);
+        let mut holds = HoldTable::new(4, 100);
         let mut held = HeldList::default();
         holds.insert(&mut held, 1, Entry::default(), PinId(1));
         let lying = TestSession { blocks: 3, held, spare: 0 };
@@ -517,7 +517,7 @@ mod tests {
     fn m2_m4_session_moves_with_its_held_blocks() {
         let (mut here, mut there) =
             (Sessions::<TestSession>::default(), Sessions::<TestSession>::default());
-        let (mut holds, mut other) = (Holds::new(8, 1 << 20), Holds::new(8, 1 << 20));
+        let (mut holds, mut other) = (HoldTable::new(8, 1 << 20), HoldTable::new(8, 1 << 20));
         here.get_or_create(7).blocks = 3;
         for key in [2, 1] {
             let mut list = here.get_or_create(7).held;

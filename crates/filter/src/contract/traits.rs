@@ -10,7 +10,7 @@
 //! | [`Stream`] | one block at a time | hold, release and append blocks, request a wake-up |
 //! | [`HoldingLanes`] | a batch | all of the above; for filters that hold few blocks |
 
-use super::batch::{Batch, Block, Tags};
+use super::batch::{Batch, Block, MetadataView};
 use super::context::{ClassifyContext, LaneContext, StreamContext, Time};
 use super::edit::Edit;
 use super::report::Report;
@@ -21,7 +21,7 @@ use abi::Class;
 /// A filter that counts blocks and has no access to their bytes.
 pub trait Statistics: Send {
     /// Records the live blocks of one batch.
-    fn record(&mut self, tags: Tags<'_>, now: Time);
+    fn record(&mut self, tags: MetadataView<'_>, now: Time);
     /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()

@@ -40,7 +40,7 @@ impl Mistake {
 
     /// Adds a suggested correction to the mistake.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

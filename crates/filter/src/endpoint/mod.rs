@@ -12,7 +12,7 @@ use crate::contract::Arguments;
 
 /// Function that returns the attach point of a source. Fails with the reason if the source has
 /// none.
-type AttachPointFunction = fn(&Arguments) -> Result<Attach, String>;
+type AttachPointFunction = fn(&Arguments) -> Result<AttachTarget, String>;
 
 /// The way in which a sink uses standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub struct EndpointFacts {
     /// True if the socket filter of a source can do the work of the filter after the source, so
     /// that frames that the filter rejects never reach the process
     /// ([`Analysis::pushdown`](crate::Analysis::pushdown)).
-    pub takes_filter: bool,
+    pub accepts_pushdown: bool,
     /// Function that returns the file or traffic that a source observes, so that `++` can remove
     /// duplicates. `None` if no other source can observe the same file or traffic.
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
@@ -60,7 +60,7 @@ impl EndpointFacts {
     pub const NONE: Self = Self {
         attach_point: None,
         outlet: None,
-        takes_filter: false,
+        accepts_pushdown: false,
         observed_source: None,
         writes_files: false,
         only_appends: None,
@@ -72,13 +72,13 @@ impl EndpointFacts {
 /// The attach point of a kernel program that takes the place of a source: the program observes or
 /// redirects the source's frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Attach {
+pub struct AttachTarget {
     /// Interface name; empty if the program does not attach to an interface.
     pub interface: String,
     /// Network namespace of the interface, or `None` for the current one.
     pub netns: Option<String>,
     /// Direction of the frames, relative to the host.
-    pub side: Side,
+    pub side: TrafficDirection,
     /// True if the program redirects the frames that it accepts, so that they do not reach the
     /// host's network stack (CONTRACT 2). Otherwise the program only observes frames, except that
     /// it may withhold those of [`Self::only_matching_flows`] from the host.
@@ -92,12 +92,12 @@ pub struct Attach {
     pub own_sockets: bool,
 }
 
-impl Attach {
+impl AttachTarget {
     /// Creates the attach point for observing the frames that an interface in the current network
     /// namespace receives.
     #[must_use]
     pub fn observing(interface: &str) -> Self {
-        let (netns, side) = (None, Side::Received);
+        let (netns, side) = (None, TrafficDirection::Received);
         let interface = interface.to_owned();
         Self {
             interface,
@@ -112,7 +112,7 @@ impl Attach {
 
 /// Direction of frames relative to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
+pub enum TrafficDirection {
     /// Frames that the host receives.
     Received,
     /// Frames that the host sends.

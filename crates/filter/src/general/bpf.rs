@@ -83,9 +83,9 @@ type can match, or the block is no frame).",
         pushdown: Some(pushdown::check_pushdown),
         ..Analysis::NONE
     },
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const NO_MATCH: Reason = BPF.reason("no match");
@@ -186,7 +186,7 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let link = match s.hook().has_link_header() {
-        true if !on.linked => return Err(UnfitReason::new("the link header is cut off")),
+        true if !on.has_link_header => return Err(UnfitReason::new("the link header is cut off")),
         true => LinkType::ETHERNET,
         false => LinkType::RAW,
     };

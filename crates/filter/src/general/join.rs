@@ -17,14 +17,14 @@ any filter after branches; `join` only marks the place, and counts the blocks th
     example: "replay web.pcap | split_rr 3 | count + count + count | join",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
-    user: Some(|_| Ok(Filter::statistics(Join))),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::statistics(Join))),
+    ..Description::FILTER_DEFAULTS
 };
 
 struct Join;
 
 impl Statistics for Join {
-    fn record(&mut self, _: Tags<'_>, _: Time) {}
+    fn record(&mut self, _: MetadataView<'_>, _: Time) {}
 }
 
 #[cfg(test)]

@@ -45,11 +45,11 @@ Reasons for no class: `too fast`.",
     classes: Classes::YesNo,
     reasons: &["too fast"],
     state: StateFacts::private::<DueTime>().with_kernel_start_state(exhausted_allowance_state),
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
     // A day exceeds the duration of a twin test on any clock.
     twin_test_arguments: &["1 per=1440m burst=20"],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const RATE_HELP: &str = "maximum number of blocks per period";
@@ -168,7 +168,8 @@ fn emit_twin<'s>(
         .map_err(|mistake| ebpf::emit::UnfitReason::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
     let due = s.state(size_of::<DueTime>() as u16);
-    let (now, allowance, step) = (s.now(), s.wide(rate.allowance), s.wide(rate.interval));
+    let (now, allowance, step) =
+        (s.monotonic_time(), s.wide(rate.allowance), s.wide(rate.interval));
     let latest = s.add_wide(now, allowance);
     s.arm(|t, passed| {
         for _ in 0..ATTEMPTS_MAX {
@@ -216,7 +217,7 @@ mod tests {
             let arena = Arena::new(1);
             let mut space = Space::new(&arena);
             let batch = node.pass(space.batch(&[Frame::udp(1, 2, b"")]), &mut space, now).remove(0);
-            assert_eq!(batch.lanes_with_class(Class::answered) != 0, conforms, "at {now}");
+            assert_eq!(batch.lanes_with_class(Class::is_answered) != 0, conforms, "at {now}");
         }
         assert_eq!(node.unanswered_reasons().next(), Some(("too fast", 3)));
     }
@@ -240,7 +241,7 @@ mod tests {
         // Zero means no timestamp.
         let frames: Vec<_> = ARRIVALS.map(|(at, _)| Frame::udp(1, 2, b"").at_time(at + 1)).into();
         let batch = node.pass(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
-        let passed = batch.lanes_with_class(Class::answered);
+        let passed = batch.lanes_with_class(Class::is_answered);
         let wanted =
             ARRIVALS.iter().enumerate().map(|(lane, (_, passes))| u64::from(*passes) << lane);
         assert_eq!(passed, wanted.sum(), "{passed:b}");

@@ -32,10 +32,10 @@ Reasons for no class: `passed over`.",
     classes: Classes::YesNo,
     reasons: &["passed over"],
     state: StateFacts::private::<SampleCount>(),
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
     twin_test_arguments: &["3"],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const PASSED_OVER: Reason = SAMPLE.reason("passed over");
@@ -113,7 +113,7 @@ mod tests {
         let mut space = Space::new(&arena);
         let frames: Vec<Frame> = (0..count).map(|_| Frame::udp(1, 2, b"")).collect();
         let batch = node.pass(space.batch(&frames), &mut space, 0).remove(0);
-        lanes(batch.lanes_with_class(Class::answered)).collect()
+        lanes(batch.lanes_with_class(Class::is_answered)).collect()
     }
 
     #[test]

@@ -48,10 +48,10 @@ Reasons for no class: `another share`.",
         ),
     ],
     reasons: &[ANOTHER_SHARE_TEXT],
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
     twin_test_arguments: &["1 of=2", "2 of=3", "1 of=2 by=addresses", "2 of=2 by=addresses"],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const SHARES_MAX: u32 = 4096;
@@ -86,7 +86,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     if share.number > share.of {
         let ShareSelection { number, of, .. } = share;
         let what = format!("there is no share {number} of {of}");
-        return Err(Mistake::new("number", what).hint(format!("give a number from 1 to {of}")));
+        return Err(Mistake::new("number", what).with_hint(format!("give a number from 1 to {of}")));
     }
     Ok(Filter::classify(share))
 }

@@ -51,10 +51,10 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
     state: StateFacts::private::<RoundRobin>(),
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
     twin_test_arguments: &["4", "3 by=block"],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Catalog entry of `split_rr`, which assigns blocks to the branches in round-robin order. The
@@ -76,8 +76,8 @@ Sends each block to one branch of the group after it, in rotation: `split_rr | f
         "number of branches; by default that of the next group",
     )],
     reasons: &[],
-    user: Some(make_round_robin),
-    kernel: Some(emit_round_robin),
+    constructor: Some(make_round_robin),
+    emit_twin: Some(emit_round_robin),
     twin_test_arguments: &["3"],
     ..SPLIT
 };

@@ -56,9 +56,9 @@ unknown link type).",
         ],
     },
     reasons: &["cut", "no ethertype"],
-    user: Some(|_| Ok(Filter::lanes(Eth))),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::lanes(Eth))),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const CUT: Reason = ETH.reason("cut");
@@ -87,7 +87,7 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     }
     let link = layers::parse(block);
     let Some(l3) = link.l3 else {
-        return Err(if link.faults.cut { CUT } else { NO_ETHERTYPE });
+        return Err(if link.faults.truncated { CUT } else { NO_ETHERTYPE });
     };
     if link.tags.count > 0 {
         let at = usize::from(link.tags.at);

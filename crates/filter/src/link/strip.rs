@@ -38,10 +38,10 @@ Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes
         "`eth`, `vlan`, or a number of bytes",
     )],
     reasons: &["not ip", "no tag", "short"],
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
     twin_test_arguments: &["eth", "vlan", "5"],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const NOT_IP: Reason = STRIP.reason("not ip");
@@ -192,13 +192,13 @@ fn emit_twin<'s>(
 ) -> EmitResult<'s> {
     match parse_strip_target(a).map_err(|mistake| UnfitReason::new(mistake.to_string()))? {
         StripTarget::Link => emit_strip_link(s, on, out),
-        StripTarget::Tag => emit_tag(s, on, out),
+        StripTarget::Tag => emit_strip_tag(s, on, out),
         StripTarget::Bytes(bytes) => emit_strip_bytes(s, on, out, bytes),
     }
 }
 
 fn emit_strip_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
-    if !on.linked {
+    if !on.has_link_header {
         return Err(UnfitReason::new("the link header is cut off already"));
     }
     let not_ip = s.absent("not ip", out);
@@ -209,8 +209,17 @@ fn emit_strip_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> 
     s.remove_before(first);
     let at = s.position_at(FrameOffset::from_start(0));
     let (next, l3) = (Some(kind), Some(at));
-    let layers =
-        Layers { frame: at, at, length: None, next, l3, l4: None, tags: 0, linked: false, ..on };
+    let layers = Layers {
+        frame: at,
+        at,
+        length: None,
+        next,
+        l3,
+        l4: None,
+        tags: 0,
+        has_link_header: false,
+        ..on
+    };
     Ok(Answer::new(on.class, layers))
 }
 
@@ -227,12 +236,12 @@ fn emit_strip_bytes<'s>(
     let at = s.offset_after_removal(at, bytes);
     s.remove_before(FrameOffset::from_start(bytes));
     let (frame, at) = (s.position_at(FrameOffset::from_start(0)), s.position_at(at));
-    let layers = Layers { frame, at, next: None, l3: None, l4: None, linked: false, ..on };
+    let layers = Layers { frame, at, next: None, l3: None, l4: None, has_link_header: false, ..on };
     Ok(Answer::new(on.class, layers))
 }
 
-fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
-    if !on.linked {
+fn emit_strip_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
+    if !on.has_link_header {
         return Err(UnfitReason::new("the link header is cut off already"));
     }
     let (no_tag, unsure) = (s.absent("no tag", out), s.unsure());

@@ -31,9 +31,9 @@ Reasons for no class: `no tag`.",
         names: &[],
     },
     reasons: &["no tag"],
-    user: Some(|_| Ok(Filter::lanes(Vlan))),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::lanes(Vlan))),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const NO_TAG: Reason = VLAN.reason("no tag");

@@ -30,9 +30,9 @@ Reasons for no class: `not ip`, `malformed`, `cut` (not captured, or beyond the 
         names: PROTOCOL_NAMES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
-    user: Some(|_| Ok(Filter::classify(Ipproto))),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::classify(Ipproto))),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(IPPROTO.reasons, 4);

@@ -23,10 +23,10 @@ unchanged.",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
     state: StateFacts::private::<Totals>().with_worker_rule(|_| WorkerRule::Summed),
-    reports: true,
-    user: Some(|_| Ok(Filter::statistics(Count::default()))),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::statistics(Count::default()))),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
@@ -51,7 +51,7 @@ struct Count {
 }
 
 impl Statistics for Count {
-    fn record(&mut self, tags: Tags<'_>, _now: Time) {
+    fn record(&mut self, tags: MetadataView<'_>, _now: Time) {
         let totals = self.totals.get_or_create(PRIVATE_SESSION_KEY);
         for (pointer, _, marks) in tags.marked_blocks() {
             totals.blocks = totals.blocks.wrapping_add(1);
@@ -102,7 +102,10 @@ mod tests {
         let context = [BlockMetadata { flags, ..BlockMetadata::default() }; N];
         let live = (1 << N) - 1;
         let mut count = Count::default();
-        count.record(Tags { pointers: &pointers, context: &context, marks: &marks, live }, 0);
+        count.record(
+            MetadataView { pointers: &pointers, context: &context, marks: &marks, live },
+            0,
+        );
         count.report().rows
     }
 

@@ -43,11 +43,11 @@ message) are not counted. Leaves blocks unchanged.",
             _ => WorkerRule::Summed,
         }
     }),
-    reports: true,
+    has_report: true,
     histogram_totals: Some(&["blocks", "backwards"]),
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -103,7 +103,7 @@ struct Hist {
 }
 
 impl Statistics for Hist {
-    fn record(&mut self, tags: Tags<'_>, _now: Time) {
+    fn record(&mut self, tags: MetadataView<'_>, _now: Time) {
         let histogram = self.histogram.get_or_create(PRIVATE_SESSION_KEY);
         let blocks = tags.marked_blocks();
         let data = blocks.filter(|(at, _, marks)| !at.is_hole() && !marks.is_description());
@@ -214,7 +214,7 @@ fn emit_twin<'s>(
 /// arrival and then increments the number of arrivals. If another CPU records an arrival between
 /// these two steps, the recorded interval is wrong.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
-    let now = s.now();
+    let now = s.monotonic_time();
     let last = s.exchange(histogram, LAST_ARRIVAL_OFFSET, now);
     let before = s.fetch_add(histogram, BLOCKS_OFFSET, 1);
     let none = s.wide(0);

@@ -23,9 +23,9 @@ bytes are counted as `bytes not here`. Leaves class and view unchanged.",
     state: StateFacts::private::<ByteCounts>().with_worker_rule(|_| {
         WorkerRule::Differs("its mean and its entropy are of all blocks", WorkerRule::DEFAULT_HINT)
     }),
-    reports: true,
-    user: Some(|_| Ok(Filter::classify(Inspect::default()))),
-    ..Description::EMPTY
+    has_report: true,
+    constructor: Some(|_| Ok(Filter::classify(Inspect::default()))),
+    ..Description::FILTER_DEFAULTS
 };
 
 const UNAVAILABLE_BYTES: Counter = INSPECT.counter("bytes not here");

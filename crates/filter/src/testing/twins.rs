@@ -38,7 +38,7 @@ impl TwinCase {
 
     /// Returns a test case for each argument list of each filter with a twin.
     fn all_cases() -> Vec<Self> {
-        let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
+        let twins = FILTERS.iter().copied().filter(|d| d.emit_twin.is_some());
         let each = twins.flat_map(|description| {
             let words = twin_argument_lists(description).into_iter();
             words.map(move |words| Self { description, words })
@@ -69,7 +69,7 @@ pub fn twin_chains(length: usize) -> Vec<TwinChain> {
     for _ in 0..length {
         let mut longer = Vec::new();
         for (chain, form) in &ends {
-            for twin in twins.iter().filter(|twin| twin.description.input_forms.has(*form)) {
+            for twin in twins.iter().filter(|twin| twin.description.input_forms.contains(*form)) {
                 let given = match twin.output_form() {
                     OutputForm::Form(given) => given,
                     OutputForm::Same | OutputForm::Nothing => *form,
@@ -140,7 +140,7 @@ pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Pro
         let mut answer = Answer::new(emit::NONE, on);
         for (at, twin) in chain.iter().enumerate() {
             let d = twin.description;
-            let emit = d.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
+            let emit = d.emit_twin.ok_or_else(|| UnfitReason::new("no twin"))?;
             let arguments =
                 parse_arguments(d, &twin.words()).map_err(|m| UnfitReason::new(m.to_string()))?;
             answer = s.link(answer);
@@ -206,14 +206,18 @@ impl TwinRunner for ReferenceChain<'_> {
             // A held or ended block has no class.
             class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
             last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
-            batch.retain_lanes(batch.lanes_with_class(Class::answered));
+            batch.retain_lanes(batch.lanes_with_class(Class::is_answered));
             if lanes(batch.live()).count() == 0 {
                 break;
             }
         }
         let counted = self.reasons().iter().zip(before).map(|(now, was)| now - was).collect();
-        let frame = self.program.edits.then(|| last.unwrap_or_default());
-        TwinVerdict::Answered { outcome: Outcome::Class(class.0), counted, frame }
+        let frame = self.program.edits_frames.then(|| last.unwrap_or_default());
+        TwinVerdict::Answered {
+            outcome: Outcome::Class(class.0),
+            counter_increases: counted,
+            frame,
+        }
     }
 
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {

@@ -30,9 +30,9 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
         names: SERVICE_NAMES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no port"],
-    user: Some(|_| Ok(Filter::classify(PortClassifier::<false>))),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(|_| Ok(Filter::classify(PortClassifier::<false>))),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(DPORT.reasons, 5);

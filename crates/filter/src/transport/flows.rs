@@ -14,7 +14,7 @@
 //! block then begins a new session.
 
 use crate::contract::{
-    Field, FilterState, Holds, Mistake, MovedSession, PRIVATE_SESSION_KEY, PublishedSessions,
+    Field, FilterState, HoldTable, Mistake, MovedSession, PRIVATE_SESSION_KEY, PublishedSessions,
     RowCallback, Session, SessionNumbers, Sessions, Unit,
 };
 use std::collections::BTreeSet;
@@ -121,7 +121,7 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
         self.table.session_number(key)
     }
 
-    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
+    fn take_session(&mut self, key: u64, holds: &mut HoldTable) -> Option<MovedSession> {
         let number = self.table.get(key)?.identity().session;
         if key != PRIVATE_SESSION_KEY
             && self.numbers.contains(number)
@@ -133,7 +133,7 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
         self.table.take_session(key, holds)
     }
 
-    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, holds: &mut HoldTable) -> Result<(), Mistake> {
         self.used_numbers = None;
         let key = moved.key;
         self.table.put_session(moved, holds)?;
@@ -192,7 +192,7 @@ impl<R: FlowRecord> FlowTable<R> {
                 let (from, to) = (end(source, ports.source), end(target, ports.target));
                 (hash_ipv4_flow(from.min(to), from.max(to), flow.protocol, seed), from > to)
             }
-            _ => (flow.hash(seed), flow.normalized().1 == Direction::Down),
+            _ => (flow.hash(seed), flow.normalized().1 == Direction::HighToLow),
         };
         (hash.max(PRIVATE_SESSION_KEY + 1), down)
     }
@@ -415,7 +415,7 @@ mod tests {
                     FlowTable::<FlowIdentity>::key(&flow, seed),
                     FlowTable::<FlowIdentity>::key(&flow.reversed(), seed),
                 );
-                assert_eq!((key, down), (back, flow.normalized().1 == Direction::Down));
+                assert_eq!((key, down), (back, flow.normalized().1 == Direction::HighToLow));
                 assert!(!(up && down));
                 assert!(keys.insert(key), "seed {seed}: {flow}");
             }
@@ -450,7 +450,7 @@ mod tests {
     fn a14_reuse_skips_numbers_of_flows_in_other_replicas() {
         let mut flows = FlowTable::new(9, 7, SessionNumbers::ALL);
         let mut other = FlowTable::<FlowIdentity>::new(9, 7, SessionNumbers::ALL.split(1, 2));
-        let (seed, mut holds) = (flows.seed(), Holds::new(0, 0));
+        let (seed, mut holds) = (flows.seed(), HoldTable::new(0, 0));
         for port in [1, 2, 3] {
             flows.assign_session(&test_flow(port, 53), seed);
         }
@@ -489,7 +489,7 @@ mod tests {
                 match random.below(20) {
                     0 => {
                         let mut other = FlowTable::new(flows_max, 7, numbers);
-                        let mut holds = Holds::new(0, 0);
+                        let mut holds = HoldTable::new(0, 0);
                         for key in flows.keys() {
                             let moved = flows.take_session(key, &mut holds).expect("it is there");
                             other.put_session(moved, &mut holds).expect("it fits");

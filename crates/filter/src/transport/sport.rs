@@ -26,8 +26,8 @@ captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one ha
         range: ValueRange { low: 0, high: 0xffff },
         names: SERVICE_NAMES,
     },
-    user: Some(|_| Ok(Filter::classify(PortClassifier::<true>))),
-    kernel: Some(emit_twin),
+    constructor: Some(|_| Ok(Filter::classify(PortClassifier::<true>))),
+    emit_twin: Some(emit_twin),
     ..DPORT
 };
 

@@ -51,9 +51,9 @@ header; put `ip` before).",
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
     counters: &["new sessions", "evicted sessions"],
     state: StateFacts::sessions::<FlowIdentity>().with_session_key(ShardKey::Flow),
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(UDP.reasons, 5);
@@ -64,7 +64,7 @@ const EVICTED_SESSIONS: Counter = UDP.counter("evicted sessions");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let flows = FlowTable::new(
-        arguments.usize_number("sessions"),
+        arguments.number_as_usize("sessions"),
         arguments.seed(),
         arguments.session_numbers(),
     );
@@ -162,7 +162,8 @@ mod tests {
         let frames = [query.clone(), answer, six, none, query];
         let sessions = |words: &[&str]| {
             let found = answer_frames(&UDP, words, &frames);
-            let way = |a: &Answer| (a.context.session, a.context.flags.has(BlockFlags::BACKWARD));
+            let way =
+                |a: &Answer| (a.context.session, a.context.flags.contains(BlockFlags::BACKWARD));
             found.iter().map(way).collect::<Vec<_>>()
         };
         let both = [(1, false), (1, true), (2, false), (0, false)];

@@ -42,11 +42,11 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no vxlan"],
     analysis: Analysis { output_links: Some(|_| Some(&[LinkType::ETHERNET])), ..Analysis::NONE },
-    user: Some(|arguments| {
+    constructor: Some(|arguments| {
         let port = arguments.number("port").unwrap_or_default();
         Ok(Filter::lanes(Vxlan { port }))
     }),
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(VXLAN.reasons, 5);

@@ -3,11 +3,11 @@
 
 #![allow(dead_code, reason = "each exam uses its share")]
 
-pub(crate) mod borders;
+pub(crate) mod boundaries;
 
 use filter::LANES;
 use filter::testing::{self, Frame};
-use filter::transport::token::sealed::seal;
+use filter::transport::token::token_writer::seal;
 use std::fs;
 use testkit::Random;
 use wire::LinkType;

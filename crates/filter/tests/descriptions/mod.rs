@@ -48,7 +48,7 @@ fn value_text(field: Field, value: &[u8]) -> String {
             (_, Ok(sixteen)) => std::net::Ipv6Addr::from(sixteen).to_string(),
             _ => String::new(),
         },
-        FieldType::Text | FieldType::List => String::from_utf8_lossy(value).into_owned(),
+        FieldType::Text | FieldType::RepeatedText => String::from_utf8_lossy(value).into_owned(),
     }
 }
 
@@ -106,7 +106,7 @@ impl FilterChain {
         let mut after = Vec::new();
         for mut batch in batches {
             if at > 0 {
-                batch.retain_lanes(batch.lanes_with_class(Class::answered));
+                batch.retain_lanes(batch.lanes_with_class(Class::is_answered));
             }
             after.extend(node.pass(batch, space, now));
         }

@@ -61,9 +61,9 @@ impl ChecksumCache {
     }
 
     fn slice_sum(&mut self, slice: &Slice, of: impl Fn(&[u8]) -> u16) -> u16 {
-        let (content, length) = (Some(slice.content()), slice.pointer().length());
+        let (content, length) = (Some(slice.content_id()), slice.pointer().length());
         self.now += 1;
-        let index = self.set_index(slice.content(), length);
+        let index = self.set_index(slice.content_id(), length);
         let Some(set) = self.sets.get_mut(index) else { return of(slice.bytes()) };
         let known = set.iter_mut().find(|entry| entry.content == content && entry.length == length);
         if let Some(entry) = known {
@@ -123,7 +123,7 @@ mod tests {
     use abi::access::AccessList;
     use buffer::pool::PoolConfig;
     use std::cell::Cell;
-    use sys::process::identity;
+    use sys::process::effective_ids;
     use testkit::Random;
 
     /// Computes the checksum of RFC 1071 word by word.
@@ -139,7 +139,7 @@ mod tests {
 
     fn create_pool(id: u32) -> AllocationPool {
         let config = PoolConfig { segment: 1 << 16, segments: 8 };
-        AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity()))
+        AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(effective_ids()))
             .unwrap()
     }
 
@@ -209,7 +209,8 @@ mod tests {
     fn q10_q11_reused_memory_has_a_new_content_id() {
         let config = PoolConfig { segment: 4096, segments: 2 };
         let id = DbufId::new(1).unwrap();
-        let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
+        let mut pool =
+            AllocationPool::new(id, config, AccessList::private(effective_ids())).unwrap();
         let mut cache = ChecksumCache::new(1 << 12);
         let mut uses = std::collections::HashMap::new();
         for round in 0..1000u32 {

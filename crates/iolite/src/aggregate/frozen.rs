@@ -55,7 +55,7 @@ impl FrozenData {
     pub fn map(id: DbufId, file: OwnedFd, length: usize) -> Result<Self, GrantRefusal> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
-        if !seals.has(Seals::FROZEN) {
+        if !seals.contains(Seals::FROZEN) {
             return Err(GrantRefusal::Unsealed { dbuf: id, seals });
         }
         // The size was read before the seals; it is final now, so read it again.

@@ -173,14 +173,14 @@ mod tests {
     use abi::access::AccessList;
     use abi::{Class, Extent};
     use buffer::pool::PoolConfig;
-    use sys::process::identity;
+    use sys::process::effective_ids;
     use testkit::Random;
 
     const SEGMENT_SIZE: usize = 4096;
 
     fn create_pool(segments: usize) -> AllocationPool {
         let config = PoolConfig { segment: SEGMENT_SIZE, segments };
-        AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private(identity()))
+        AllocationPool::new(DbufId::new(3).unwrap(), config, AccessList::private(effective_ids()))
             .unwrap()
     }
 
@@ -214,7 +214,7 @@ mod tests {
     fn peer_at_its_limit_holds_whole_aggregates_or_none() {
         let mut pool = create_pool(8);
         let mut holders = Holders::new(3);
-        let peer = holders.join(Credentials::from(identity()));
+        let peer = holders.join(Credentials::from(effective_ids()));
         let mut sent = Aggregate::new();
         for _ in 0..4 {
             sent.append(one_segment_aggregate(&mut pool)).unwrap();
@@ -240,8 +240,8 @@ mod tests {
         let mut pool = create_pool(8);
         let mut holders = Holders::new(8);
         let (honest, liar) = (
-            holders.join(Credentials::from(identity())),
-            holders.join(Credentials::from(identity())),
+            holders.join(Credentials::from(effective_ids())),
+            holders.join(Credentials::from(effective_ids())),
         );
         let sent: Vec<_> = (0..8).map(|_| one_segment_aggregate(&mut pool)).collect();
         for aggregate in &sent {
@@ -251,8 +251,8 @@ mod tests {
         drop(sent);
         let mut given = 0;
         for _ in 0..100_000 {
-            let near = random.next() % (10 * SEGMENT_SIZE as u64);
-            let position = *random.pick(&[near, random.clone().next()]);
+            let near = random.next_u64() % (10 * SEGMENT_SIZE as u64);
+            let position = *random.pick(&[near, random.clone().next_u64()]);
             let dbuf = DbufId::new(random.within(2..5) as u32).unwrap();
             let place = Extent::new(position, random.within(0..SEGMENT_SIZE) as u32);
             given += u32::from(holders.release(liar, RichPointer::new(dbuf, place, Class::YES)));

@@ -64,7 +64,7 @@ impl PoolOwner {
         let dbuf = pool.pool().id();
         self.check_id_free(dbuf)?;
         let file = pool.pool().file().ok_or(GrantRefusal::NoFile(dbuf))?;
-        if !file.seals()?.has(Seals::READER) {
+        if !file.seals()?.contains(Seals::READER) {
             file.seal(Seals::READER)?;
         }
         let shared =
@@ -263,7 +263,7 @@ impl Grant {
         }
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
-        if !seals.has(Seals::READER) {
+        if !seals.contains(Seals::READER) {
             return Err(GrantRefusal::Unsealed { dbuf: self.dbuf, seals });
         }
         // The size was read before the seals; it is final now, so read it again.
@@ -271,7 +271,7 @@ impl Grant {
         if !file.len().is_power_of_two() || !(PAGE..=MAPPED_SIZE_MAX).contains(&file.len()) {
             return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
         }
-        Ok(MappedDbuf::Memory(Region::reading(file.map_read()?)))
+        Ok(MappedDbuf::Memory(Region::read_only(file.map_read()?)))
     }
 }
 
@@ -370,12 +370,12 @@ impl Window {
 
     /// Returns true if this dbuf is mapped.
     #[must_use]
-    pub fn has(&self, dbuf: DbufId) -> bool {
+    pub fn is_mapped(&self, dbuf: DbufId) -> bool {
         self.views.contains_key(&dbuf)
     }
 
     /// Unmaps a dbuf. Returns false if the dbuf was not mapped.
-    pub fn forget(&mut self, dbuf: DbufId) -> bool {
+    pub fn unmap(&mut self, dbuf: DbufId) -> bool {
         self.views.remove(&dbuf).is_some()
     }
 }

@@ -121,12 +121,14 @@ impl Sender {
         if slices * POINTER_SIZE > self.output.block_max() {
             return Err(SendError::TooMany { slices });
         }
-        server.owner(|creator| creator.lend(aggregate, self.peer)).map_err(SendError::Refused)?;
+        server
+            .with_owner(|creator| creator.lend(aggregate, self.peer))
+            .map_err(SendError::Refused)?;
         let words = aggregate.slices().flat_map(|slice| slice.pointer().words());
         let block: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         let sent = self.output.write(&block);
         if !matches!(sent, Ok(true)) {
-            server.owner(|creator| {
+            server.with_owner(|creator| {
                 for slice in aggregate.slices() {
                     creator.holders_mut().release(self.peer, slice.pointer());
                 }
@@ -147,7 +149,7 @@ impl Sender {
     /// segments.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
-            let returns = server.returns();
+            let returns = server.return_count();
             match self.try_send(server, aggregate) {
                 Err(SendError::Refused(GrantRefusal::Limit { .. })) => {
                     server.wait_for_returns(returns)
@@ -173,7 +175,7 @@ impl Receiver {
     pub fn receive(&mut self) -> Result<Option<ReceivedAggregate>, Fault> {
         loop {
             match self.input.read_block(&mut self.buffer) {
-                Ok(BlockRead::Block(length)) => return self.pointers(length).map(Some),
+                Ok(BlockRead::Block(length)) => return self.decode_pointers(length).map(Some),
                 Ok(BlockRead::End) => return Ok(None),
                 Ok(BlockRead::Nothing) => {
                     self.input.wait(None)?;
@@ -248,7 +250,7 @@ impl Receiver {
 
     /// Decodes the pointers in the first `length` bytes of the buffer, which contain a received
     /// message.
-    fn pointers(&self, length: usize) -> Result<ReceivedAggregate, Fault> {
+    fn decode_pointers(&self, length: usize) -> Result<ReceivedAggregate, Fault> {
         let (words, rest) = self.buffer.get(..length).unwrap_or_default().as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
         if !rest.is_empty() || !odd.is_empty() || pairs.len() > SLICES_MAX {
@@ -271,8 +273,8 @@ impl Sender {
 
 #[cfg(test)]
 impl Receiver {
-    pub(crate) const fn late(&mut self) -> &mut buffer::late::LateEvent {
-        &mut self.input.late
+    pub(crate) const fn late(&mut self) -> &mut buffer::late_event::LateEvent {
+        &mut self.input.late_event
     }
 }
 
@@ -330,7 +332,7 @@ mod tests {
     use super::*;
     use abi::access::AccessList;
     use buffer::pool::PoolConfig;
-    use sys::process::identity;
+    use sys::process::effective_ids;
     use testkit::Random;
 
     fn dbuf_id(number: u32) -> DbufId {
@@ -340,7 +342,7 @@ mod tests {
     fn fixture() -> (AllocationPool, GrantServer) {
         let config = PoolConfig { segment: 4096, segments: 8 };
         let pool =
-            AllocationPool::new(dbuf_id(1), config, AccessList::private(identity())).unwrap();
+            AllocationPool::new(dbuf_id(1), config, AccessList::private(effective_ids())).unwrap();
         let mut creator = PoolOwner::new(4);
         creator.share(&pool).unwrap();
         (pool, GrantServer::open(creator).unwrap())
@@ -349,7 +351,8 @@ mod tests {
     #[test]
     fn q14_aggregate_is_received_by_reference_and_in_parts() {
         let (mut pool, server) = fixture();
-        let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
+        let (mut sender, offer) =
+            pipe(&server, dbuf_id(2), Credentials::from(effective_ids())).unwrap();
         let mut receiver = offer.open().unwrap();
         let mut sent = pool.copy(b"behind").unwrap();
         sent.prepend(pool.copy(b"before and ").unwrap()).unwrap();
@@ -367,7 +370,7 @@ mod tests {
         assert!(nothing.is_empty() && receiver.receive().unwrap().is_none());
         receiver.release(nothing).unwrap();
         loop {
-            let returns = server.returns();
+            let returns = server.return_count();
             if pool.usage().leased == 0 {
                 break;
             }
@@ -380,7 +383,8 @@ mod tests {
     fn random_pointers_in_the_ring_cause_faults() {
         let (mut pool, server) = fixture();
         let kept = pool.copy(&[7; 4096]).unwrap();
-        let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
+        let (mut sender, offer) =
+            pipe(&server, dbuf_id(2), Credentials::from(effective_ids())).unwrap();
         let mut receiver = offer.open().unwrap();
         let mut random = Random::with_replayable_seed();
         let good = kept.slices().next().unwrap().pointer().words();
@@ -390,7 +394,7 @@ mod tests {
             match random.below(4) {
                 0 => words[0] ^= 1 << random.below(64),
                 1 => words[1] ^= 1 << random.below(64),
-                2 => words = [random.next(), random.next()],
+                2 => words = [random.next_u64(), random.next_u64()],
                 _ => {}
             }
             let mut block: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();

@@ -47,14 +47,15 @@ struct ServerState {
     is_closing: bool,
     /// Number of slices released and clients departed so far. After each of these events, a sender
     /// may find that its reader holds fewer segments than the limit permits.
-    returns: u64,
+    return_count: u64,
 }
 
 impl GrantServer {
     /// Starts a grant server for the memory of this owner. Fails if no thread or socket can be
     /// created.
     pub fn open(creator: PoolOwner) -> sys::Result<Self> {
-        let state = ServerState { creator, clients: Vec::new(), is_closing: false, returns: 0 };
+        let state =
+            ServerState { creator, clients: Vec::new(), is_closing: false, return_count: 0 };
         let state = Arc::new(Mutex::new(state));
         let (doorbell, other) = SocketDoorbell::pair()?;
         let (shared, returned) = (state.clone(), Arc::new(Condvar::new()));
@@ -103,21 +104,21 @@ impl GrantServer {
     /// Calls `work` with the owner of the pools, so that the caller can share pools or lend
     /// aggregates. Requests of clients are not handled until `work` returns. `work` must not call
     /// this server.
-    pub fn owner<T>(&self, work: impl FnOnce(&mut PoolOwner) -> T) -> T {
+    pub fn with_owner<T>(&self, work: impl FnOnce(&mut PoolOwner) -> T) -> T {
         work(&mut lock_state(&self.state).creator)
     }
 
     /// Returns the number of slices released so far, plus the number of departed clients.
     #[must_use]
-    pub fn returns(&self) -> u64 {
-        lock_state(&self.state).returns
+    pub fn return_count(&self) -> u64 {
+        lock_state(&self.state).return_count
     }
 
-    /// Blocks as long as [`GrantServer::returns`] equals `known`, that is, until a slice is
+    /// Blocks as long as [`GrantServer::return_count`] equals `known`, that is, until a slice is
     /// released or a client departs.
     pub fn wait_for_returns(&self, known: u64) {
         let mut state = lock_state(&self.state);
-        while state.returns == known {
+        while state.return_count == known {
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -145,7 +146,7 @@ impl Drop for GrantServer {
 
 impl ServerState {
     fn leave(&mut self, peer: PeerId) -> bool {
-        self.returns += 1;
+        self.return_count += 1;
         self.clients.retain(|(id, _)| *id != peer);
         self.creator.holders_mut().remove(peer).is_some()
     }
@@ -166,7 +167,7 @@ fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &Sock
         };
         let sockets = clients.iter().map(|(_, socket)| socket.as_fd());
         let all: Vec<_> = std::iter::once(doorbell.as_fd()).chain(sockets).collect();
-        let ready = poll::readable(&all, None);
+        let ready = poll::wait_until_readable(&all, None);
         doorbell.clear();
         for ((peer, socket), _) in clients.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             if !handle_message(state, returned, *peer, socket) {
@@ -199,7 +200,7 @@ fn handle_message(
             let pointer = RichPointer::from_words(message.words);
             let mut state = lock_state(state);
             if state.creator.holders_mut().release(peer, pointer) {
-                state.returns += 1;
+                state.return_count += 1;
                 returned.notify_all();
             }
             true

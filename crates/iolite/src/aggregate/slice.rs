@@ -76,7 +76,7 @@ impl Slice {
 
     /// Returns the id of the slice's content, under which properties of the bytes can be cached.
     #[must_use]
-    pub fn content(&self) -> ContentId {
+    pub fn content_id(&self) -> ContentId {
         let position = self.lease.position(self.pointer.place);
         ContentId { dbuf: self.lease.dbuf(), position }
     }
@@ -112,7 +112,7 @@ impl Slice {
 
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ContentId { dbuf, position } = self.content();
+        let ContentId { dbuf, position } = self.content_id();
         write!(f, "Slice({} bytes at {position} of dbuf {})", self.len(), dbuf.number())
     }
 }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io::{self, BufRead, IoSlice, Read, Write as _};
 use std::sync::Arc;
-use sys::process::identity;
+use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
@@ -21,7 +21,8 @@ mod files;
 
 fn create_test_pool(id: u32, segments: usize) -> AllocationPool {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments };
-    AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity())).unwrap()
+    AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(effective_ids()))
+        .unwrap()
 }
 
 /// Returns an aggregate with the same bytes, divided into random slices.
@@ -219,8 +220,8 @@ fn q2_prepended_header_leaves_data_in_place() {
     let mut response = file.clone();
     response.prepend(headers.copy(b"header").unwrap()).unwrap();
     assert_eq!(response.len(), 3006);
-    let contents: Vec<_> = response.slices().map(Slice::content).collect();
-    assert_eq!(contents[1], file.slices().next().unwrap().content());
+    let contents: Vec<_> = response.slices().map(Slice::content_id).collect();
+    assert_eq!(contents[1], file.slices().next().unwrap().content_id());
     assert_eq!(contents[0].dbuf, headers.pool().id());
 }
 
@@ -231,7 +232,7 @@ fn q10_content_id_is_never_reused() {
     for round in 0..2000u32 {
         let made = pool.copy(&round.to_le_bytes().repeat(700)).unwrap();
         for slice in made.slices() {
-            let ContentId { dbuf, position } = slice.content();
+            let ContentId { dbuf, position } = slice.content_id();
             assert_eq!(dbuf, pool.pool().id());
             assert_eq!(position % (1 << 44), slice.pointer().place.position());
             assert!(positions.insert(position), "the same id for other bytes");
@@ -495,7 +496,7 @@ fn errors_of_aggregates_state_cause_and_remedy() {
 fn prints_costs_of_aggregates() {
     let config = PoolConfig { segment: 1 << 20, segments: 16 };
     let id = DbufId::new(1).unwrap();
-    let mut pool = AllocationPool::new(id, config, AccessList::private(identity())).unwrap();
+    let mut pool = AllocationPool::new(id, config, AccessList::private(effective_ids())).unwrap();
     let data = pool.copy(&[1; 1 << 16]).unwrap();
     let header = pool.copy(&[2; 100]).unwrap();
     let of = |slices: usize| {

@@ -75,7 +75,7 @@ impl FileReader {
     /// Returns a pointer to the next bytes, at most `max`, without consuming or reading them.
     /// Returns `None` at the current end of the file. The result is a pointer and not a slice,
     /// because files are foreign memory.
-    pub fn next(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
+    pub fn next_pointer(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
         let view = self.file.view(self.at.saturating_add(max.min(BLOCK_MAX) as u64))?;
         let left = usize::try_from(view.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let length = left.min(max);
@@ -98,7 +98,7 @@ impl FileReader {
     /// of bytes accepted ([`CachedFile::splice`]). Returns [`TransferResult::End`] at the current
     /// end of the file.
     pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<TransferResult, Refusal> {
-        let Some(next) = self.next(max)? else { return Ok(TransferResult::End) };
+        let Some(next) = self.next_pointer(max)? else { return Ok(TransferResult::End) };
         let sent = self.file.splice(next.place, to)?;
         if let TransferResult::Bytes(count) = sent {
             self.skip(count as u64);
@@ -133,7 +133,7 @@ impl StreamReader for FileReader {
         if !self.lends_pointers {
             return Ok(None);
         }
-        let pointer = self.next(max.min(LENT_BLOCK_SIZE_MAX)).map_err(|_| self.fault())?;
+        let pointer = self.next_pointer(max.min(LENT_BLOCK_SIZE_MAX)).map_err(|_| self.fault())?;
         Ok(pointer.map(|pointer| LentBlock { pointer, holder: BlockHolder::File }))
     }
 

@@ -85,7 +85,7 @@ impl CachedFile {
         let sent = match (call, &view.mapping) {
             (SpliceCall::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
             (SpliceCall::Vmsplice, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
-            _ => sys::file::send(self.descriptor(), at as u64, length, to)?,
+            _ => sys::file::send_file(self.descriptor(), at as u64, length, to)?,
         };
         self.check_not_truncated(&view, sent, &[(at, length)])
     }
@@ -147,7 +147,7 @@ impl CachedFile {
             good += taken.min(available);
             left -= taken;
             if taken > available {
-                return Err(Refusal::Truncated { sent, good });
+                return Err(Refusal::Truncated { sent, valid: good });
             }
         }
         match sent {

@@ -83,7 +83,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     let (file, cached) = unlinked_file(b"");
     let mut reader = cached.reader();
     let mut out = [0; 8];
-    assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
+    assert_eq!((cached.size(), reader.next_pointer(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
     assert_eq!(reader.splice(100, create_pipe().1).unwrap(), TransferResult::End);
     for call in SPLICE_CALLS {
@@ -91,13 +91,13 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     }
     for round in 0..40_u64 {
         file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
-        let next = reader.next(1 << 20).unwrap().unwrap();
+        let next = reader.next_pointer(1 << 20).unwrap().unwrap();
         assert_eq!((next.place.position(), next.length()), (round * 5000, 5000), "as it grows");
         let (mut read, write) = create_pipe();
         assert_eq!(reader.splice(5000, &write).unwrap(), TransferResult::Bytes(5000));
         read.read_exact(&mut out).unwrap();
         assert_eq!(out, [round as u8; 8]);
-        assert_eq!(reader.next(1).unwrap(), None, "the end, for now");
+        assert_eq!(reader.next_pointer(1).unwrap(), None, "the end, for now");
     }
 }
 
@@ -118,7 +118,7 @@ fn truncated_file_is_reported_and_never_faults() {
         let cut = cached.splice_with_call(call, all, &write);
         assert_eq!(
             cut,
-            Err(Refusal::Truncated { sent: 6 * 4096, good: 5 * 4096 + 100 }),
+            Err(Refusal::Truncated { sent: 6 * 4096, valid: 5 * 4096 + 100 }),
             "{call:?}"
         );
         assert_eq!(

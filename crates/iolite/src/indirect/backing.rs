@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// [`indirect`](super::indirect()). Its size limits the memory in flight.
 ///
 /// Clones share the same dbuf, so several streams of a space can use one. A dbuf of a single stream
-/// can size itself ([`Backing::within`]).
+/// can size itself ([`Backing::with_window`]).
 #[derive(Clone, Debug)]
 pub struct Backing {
     pool: Arc<Mutex<AllocationPool>>,
@@ -43,7 +43,7 @@ impl Backing {
     /// segments that readers still need. Has no effect if the dbuf has clones, because the size
     /// then depends on several streams. [SL §5.4]
     #[must_use]
-    pub fn within(self, window: SegmentWindow) -> Self {
+    pub fn with_window(self, window: SegmentWindow) -> Self {
         Self { window: Some(Arc::new(window)), ..self }
     }
 

@@ -35,7 +35,7 @@ use buffer::{Fault, Policy, ReaderCounts, WriterCounts};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use sys::doorbell::{Peer, SocketDoorbell};
+use sys::doorbell::{PeerState, SocketDoorbell};
 
 mod entry;
 
@@ -71,7 +71,7 @@ pub struct Input {
     is_on_one_processor: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
-    pub(crate) late: buffer::late::LateEvent,
+    pub(crate) late: buffer::late_event::LateEvent,
 }
 
 /// The entry at the read position of the ring, after the validation of its pointer.
@@ -97,16 +97,16 @@ impl Input {
     /// to which the pointers refer.
     pub fn open(offer: Offer, space: &Space) -> Result<Self, Refusal> {
         let ring = offer.ring.open_pointer_reader()?;
-        match ring.lanes() {
+        match ring.columns() {
             EntryColumns::Pointer => Ok(Self::new(ring, offer.doorbell, space)),
-            EntryColumns::Context | EntryColumns::Marks => {
+            EntryColumns::Metadata | EntryColumns::Marks => {
                 Err(Refusal::Descriptors(Offer::DESCRIPTOR_COUNT))
             }
         }
     }
 
     fn new(ring: ibuf::PointerReader, doorbell: SocketDoorbell, space: &Space) -> Self {
-        let store = &ring.side.store;
+        let store = &ring.cursor.store;
         let (policy, capacity) = (store.policy, store.capacity);
         let is_trusted =
             sys::descriptor::peer_uid_and_gid(&doorbell).is_ok_and(|(user, _)| space.trusts(user));
@@ -129,7 +129,7 @@ impl Input {
             is_on_one_processor: buffer::stream::has_single_processor(),
             keeper: Keeper::new(capacity),
             #[cfg(test)]
-            late: buffer::late::LateEvent::default(),
+            late: buffer::late_event::LateEvent::default(),
         }
     }
 
@@ -186,7 +186,7 @@ impl Input {
     /// mapped memory. A later call releases the entries. Fails with [`Fault::Lossy`] in a ring that
     /// overwrites. Returns the number of pointers, which is 0 if no block is published. Stops
     /// before an invalid pointer, for which the next call returns the fault.
-    pub fn pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
+    pub fn take_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         if self.policy == Policy::Overwrite {
             return Err(Fault::Lossy);
         }
@@ -209,7 +209,7 @@ impl Input {
             Ok(WaitResult::NotReady) => {
                 let doorbell = std::iter::once(self.doorbell.as_fd());
                 let all: Vec<_> = doorbell.chain(others.iter().copied()).collect();
-                sys::poll::readable(&all, limit);
+                sys::poll::wait_until_readable(&all, limit);
                 Ok(())
             }
             Ok(WaitResult::Ready) => Ok(()),
@@ -224,7 +224,7 @@ impl Input {
     /// the caller of new input. The caller must not sleep if this returns [`WaitResult::Ready`],
     /// and must call [`Input::drain`] afterwards in either case.
     pub fn listen(&mut self) -> Result<WaitResult, Fault> {
-        let side = &self.ring.side;
+        let side = &self.ring.cursor;
         let until = side.next.saturating_add(side.store.capacity / 4);
         if let Some(page) = side.store.readers.get(side.index) {
             self.sleeper.announce_sleep(page, reader::WAIT, until);
@@ -234,8 +234,8 @@ impl Input {
 
     /// Ends [`Input::listen`]: withdraws the announcement and drains the doorbell's notifications.
     pub fn drain(&mut self) {
-        self.writer_exited |= self.doorbell.clear() == Peer::Gone;
-        let side = &self.ring.side;
+        self.writer_exited |= self.doorbell.clear() == PeerState::Gone;
+        let side = &self.ring.cursor;
         if let Some(page) = side.store.readers.get(side.index) {
             self.sleeper.announce_wake(page, reader::WAIT);
         }
@@ -256,7 +256,7 @@ impl Input {
     /// Returns the number of blocks that this reader has consumed but not released.
     #[must_use]
     pub const fn unreleased_blocks(&self) -> u64 {
-        self.ring.side.next - self.ring.side.released_position()
+        self.ring.cursor.next - self.ring.cursor.released_position()
     }
 
     pub(super) const fn keeper(&self) -> &Arc<Keeper> {
@@ -274,7 +274,7 @@ impl Input {
         if self.current.is_some() || self.writer_exited {
             return Ok(true);
         }
-        let side = &mut self.ring.side;
+        let side = &mut self.ring.cursor;
         Ok(side.has_more()? || side.is_finished()?)
     }
 
@@ -284,13 +284,13 @@ impl Input {
         self.release_consumed();
         #[cfg(test)]
         if self.late.fire() {
-            self.writer_exited |= self.doorbell.clear() == Peer::Gone;
+            self.writer_exited |= self.doorbell.clear() == PeerState::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(true);
         }
         // Entries published between our check and the writer's death are still read.
-        let published = self.ring.side.has_more()?;
+        let published = self.ring.cursor.has_more()?;
         if self.writer_exited && !published { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
@@ -322,7 +322,7 @@ impl StreamReader for Input {
         let mut count = 0;
         while count < out.len() {
             // One call reads only entries that are known to be available.
-            if count > 0 && self.current.is_none() && self.ring.side.has_read_all() {
+            if count > 0 && self.current.is_none() && self.ring.cursor.has_read_all() {
                 break;
             }
             let current = match self.validate_next() {
@@ -385,7 +385,7 @@ impl StreamReader for Input {
     }
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
-        let (mut spin, taken) = (self.spin, self.ring.side.next);
+        let (mut spin, taken) = (self.spin, self.ring.cursor.next);
         let found = spin.poll(self.is_on_one_processor, taken, || self.is_readable());
         self.spin = spin;
         if found? {
@@ -403,7 +403,7 @@ impl StreamReader for Input {
         let short = whole.length().min(u32::try_from(max).unwrap_or(u32::MAX));
         let pointer = whole.within(0, short);
         self.lent = Some(whole);
-        self.keeper.set_peek(self.ring.side.next, pointer, 0, view);
+        self.keeper.set_peek(self.ring.cursor.next, pointer, 0, view);
         Ok(Some(LentBlock { pointer, holder: BlockHolder::Entry(&self.keeper) }))
     }
 
@@ -411,7 +411,7 @@ impl StreamReader for Input {
         if self.policy == Policy::Overwrite {
             return Ok(None);
         }
-        if self.current.is_some() || self.ring.side.has_more()? {
+        if self.current.is_some() || self.ring.cursor.has_more()? {
             return Ok(Some(false));
         }
         self.is_at_end().map(Some)
@@ -422,7 +422,7 @@ impl StreamReader for Input {
     /// number of blocks still unreleased.
     fn release_consumed(&mut self) -> u64 {
         self.owed_bytes = 0;
-        let side = &mut self.ring.side;
+        let side = &mut self.ring.cursor;
         let next = side.next;
         // F5: not beyond entries that an output still needs.
         let limit = if self.keeper.is_followed() {
@@ -439,7 +439,7 @@ impl StreamReader for Input {
         side.release();
         side.next = next;
         if self.notifier.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
-            self.writer_exited |= self.doorbell.notify() == Peer::Gone;
+            self.writer_exited |= self.doorbell.notify() == PeerState::Gone;
         }
         self.unreleased_blocks()
     }
@@ -460,7 +460,7 @@ impl AsFd for Input {
 impl Drop for Input {
     fn drop(&mut self) {
         // Wakes a sleeping writer, so that it notices the reader's departure.
-        self.ring.side.leave();
+        self.ring.cursor.leave();
         let _ = self.doorbell.notify();
     }
 }

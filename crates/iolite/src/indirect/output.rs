@@ -58,7 +58,7 @@ pub struct Output {
     publish_at: u64,
     /// Head position below which a write may append without a check for room: the lesser of `limit`
     /// and `publish_at`, or 0 in a ring that overwrites.
-    stop: u64,
+    check_from: u64,
     /// Number of bytes in the backing dbuf that belong to unpublished pointers.
     unpublished_bytes: usize,
     every: usize,
@@ -107,7 +107,7 @@ impl Output {
         let every = every.max(1);
         let doorbells = Doorbells::new(doorbells);
         Self {
-            flights: HeldSegments::new(&ring.side.store, doorbells.departed()),
+            flights: HeldSegments::new(&ring.cursor.store, doorbells.departed()),
             ring,
             doorbells,
             sleeper: Sleeper::default(),
@@ -115,7 +115,7 @@ impl Output {
             policy,
             limit: 0,
             publish_at: every as u64,
-            stop: 0,
+            check_from: 0,
             unpublished_bytes: 0,
             every,
             backing: backing.into_handle(),
@@ -148,7 +148,7 @@ impl Output {
             return false;
         }
         self.every = self.every.min(threshold.max(1));
-        self.publish_at = self.publish_at.min(self.ring.side.head + self.every as u64);
+        self.publish_at = self.publish_at.min(self.ring.cursor.head + self.every as u64);
         self.update_stop_position();
         let known = self.known_dbufs.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
         let index = known.unwrap_or(self.known_dbufs.len());
@@ -156,7 +156,7 @@ impl Output {
             self.known_dbufs
                 .push(RegisteredDbuf { memory: memory.clone(), back_off: BackOff::default() });
         }
-        let (address, length) = memory.extent();
+        let (address, length) = memory.address_and_size();
         self.ranges.insert(address, length, index);
         true
     }
@@ -185,7 +185,7 @@ impl Output {
 
     #[inline(never)]
     fn write_checked(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if self.ring.side.head >= self.limit && !self.make_room()? {
+        if self.ring.cursor.head >= self.limit && !self.make_room()? {
             return Ok(self.count_dropped(block.len()));
         }
         if block.len() > BLOCK_MAX {
@@ -207,7 +207,7 @@ impl Output {
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
-        if self.ring.side.head >= self.limit && !self.make_room()? {
+        if self.ring.cursor.head >= self.limit && !self.make_room()? {
             return Ok(self.count_dropped(length));
         }
         self.write_into_backing(length, fill)
@@ -220,7 +220,7 @@ impl Output {
     ) -> Result<bool, Fault> {
         let mut fill = Some(fill);
         loop {
-            let until = self.ring.side.head + 1;
+            let until = self.ring.cursor.head + 1;
             let Self { backing, flights, hot, .. } = self;
             let put = backing.write(length, &mut fill, |pointer, pool| {
                 // F1: held before the pointer is published, in most cases by the segment of the
@@ -249,7 +249,7 @@ impl Output {
     /// Extends the hold on the hot segment until readers have passed the current head position. The
     /// hot segment is the one in which the last write found its bytes.
     fn extend_hold(&self) {
-        self.flights.extend(self.ring.side.head);
+        self.flights.extend(self.ring.cursor.head);
     }
 
     /// Appends one pointer, and publishes if a threshold has been reached. The caller must ensure
@@ -265,7 +265,7 @@ impl Output {
 
     /// Publishes the appended entries if a threshold has been reached.
     fn publish_if_due(&mut self) {
-        if self.ring.side.head >= self.publish_at || self.unpublished_bytes >= PUBLISH_BYTES {
+        if self.ring.cursor.head >= self.publish_at || self.unpublished_bytes >= PUBLISH_BYTES {
             self.publish(Urgency::Flow);
         }
     }
@@ -274,22 +274,22 @@ impl Output {
     /// It is 0 in a ring that overwrites.
     fn update_stop_position(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
-        self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
+        self.check_from = if is_plain { self.limit.min(self.publish_at) } else { 0 };
     }
 
     fn publish(&mut self, urgency: Urgency) {
         self.unpublished_bytes = 0;
-        self.publish_at = self.ring.side.head + self.every as u64;
+        self.publish_at = self.ring.cursor.head + self.every as u64;
         self.update_stop_position();
         self.ring.count_put_pointers();
-        self.ring.side.publish();
-        self.doorbells.notify_due_readers(&mut self.ring.side, urgency);
+        self.ring.cursor.publish();
+        self.doorbells.notify_due_readers(&mut self.ring.cursor, urgency);
     }
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
     pub const fn counts(&self) -> WriterCounts {
-        WriterCounts { blocks: self.ring.side.head, ..self.ring.counts() }
+        WriterCounts { blocks: self.ring.cursor.head, ..self.ring.counts() }
     }
 
     /// Returns the size in bytes of the memory for copied bytes, and the state of its automatic
@@ -309,7 +309,7 @@ impl Output {
     #[must_use]
     pub const fn splice_counts(&self) -> SplicedCounts {
         SplicedCounts {
-            blocks: self.ring.side.head - self.copied_blocks,
+            blocks: self.ring.cursor.head - self.copied_blocks,
             copied_blocks: self.copied_blocks,
         }
     }
@@ -324,7 +324,7 @@ impl Output {
     /// Disconnects a reader. The memory held for that reader alone is released by the next
     /// [`Output::reap`], or when a write needs room.
     pub fn evict(&mut self, reader: usize) {
-        self.doorbells.disconnect(&mut self.ring.side, reader);
+        self.doorbells.disconnect(&mut self.ring.cursor, reader);
     }
 
     /// Returns the doorbell of the first present reader, or of the first reader if none is present.
@@ -352,12 +352,12 @@ impl StreamWriter for Output {
         let has_bytes = block.len().wrapping_sub(1) < BLOCK_MAX;
         let end = from.wrapping_add(block.len());
         let hit = from < self.hot.filled && end <= self.hot.filled && has_bytes;
-        if !hit || self.ring.side.head >= self.stop {
+        if !hit || self.ring.cursor.head >= self.check_from {
             return self.write_checked(block);
         }
         let pointer = self.hot.pointer(from, block.len());
         self.ring.put_uncounted_pointer(pointer);
-        if self.ring.side.head == self.stop {
+        if self.ring.cursor.head == self.check_from {
             self.publish_if_due();
         }
         Ok(true)
@@ -384,10 +384,10 @@ impl StreamWriter for Output {
     }
 
     fn accept(&mut self, lent: &LentBlock<'_>) -> Result<Option<bool>, Fault> {
-        if self.ring.side.head >= self.limit && !self.make_room()? {
+        if self.ring.cursor.head >= self.limit && !self.make_room()? {
             return Ok(Some(self.count_dropped(lent.pointer.length() as usize)));
         }
-        let until = self.ring.side.head + 1;
+        let until = self.ring.cursor.head + 1;
         match lent.holder {
             BlockHolder::Entry(keeper) => {
                 let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
@@ -417,11 +417,11 @@ impl StreamWriter for Output {
         // Both are less than a segment.
         let (length, block) = (lent.pointer.length(), u32::try_from(block).unwrap_or(u32::MAX));
         let mut done = 0;
-        while done < length && self.ring.side.head < self.limit {
+        while done < length && self.ring.cursor.head < self.limit {
             let part = (length - done).min(block);
             self.ring.put_uncounted_pointer(lent.pointer.within(done, part));
             done += part;
-            if self.ring.side.head >= self.stop {
+            if self.ring.cursor.head >= self.check_from {
                 self.publish_if_due();
             }
         }
@@ -444,19 +444,19 @@ impl StreamWriter for Output {
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
         let Some(oldest) = self.flights.first_release_position() else { return Ok(false) };
-        self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, oldest);
+        self.sleeper.announce_sleep(&self.ring.cursor.store.writer, writer::WAIT, oldest);
         let looked = self.refresh_passed_position();
         let asleep = self.flights.first_release_position() == Some(oldest) && looked.is_ok();
         if !asleep {
-            self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
+            self.sleeper.announce_wake(&self.ring.cursor.store.writer, writer::WAIT);
         }
         looked.map(|_| asleep)
     }
 
     fn withdraw_sleep(&mut self) -> Result<(), Fault> {
-        self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
+        self.sleeper.announce_wake(&self.ring.cursor.store.writer, writer::WAIT);
         let before = self.flights.len();
-        self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));
+        self.doorbells.sleep(&mut self.ring.cursor, Some(Duration::ZERO));
         self.refresh_passed_position()?;
         if self.flights.len() < before {
             self.doorbells.reset_false_alarms();
@@ -469,9 +469,9 @@ impl Drop for Output {
     fn drop(&mut self) {
         self.extend_hold();
         self.ring.count_put_pointers();
-        self.ring.side.close();
+        self.ring.cursor.close();
         self.flush();
-        let empty = HeldSegments::new(&self.ring.side.store, self.doorbells.departed());
+        let empty = HeldSegments::new(&self.ring.cursor.store, self.doorbells.departed());
         let flights = std::mem::replace(&mut self.flights, empty);
         // F3.
         flight::leave_to_sweep(flights, self.doorbells.take());

@@ -12,7 +12,7 @@ use crate::view::Space;
 use abi::access::{AccessList, Credentials};
 use buffer::pool::{self, Pool};
 use buffer::{Fault, WriterCounts};
-use sys::process::identity;
+use sys::process::effective_ids;
 
 use testkit::Random;
 
@@ -37,21 +37,23 @@ impl Fixture {
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
         let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
         let pool =
-            AllocationPool::new(dbuf_id(number), config, AccessList::private(identity())).unwrap();
-        self.server.owner(|owner| owner.share(&pool)).unwrap();
+            AllocationPool::new(dbuf_id(number), config, AccessList::private(effective_ids()))
+                .unwrap();
+        self.server.with_owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
         let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
-        let share =
-            |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(identity()));
-        self.server.owner(share).unwrap();
+        let share = |owner: &mut PoolOwner| {
+            owner.share_frozen(&frozen, AccessList::private(effective_ids()))
+        };
+        self.server.with_owner(share).unwrap();
         frozen
     }
 
     fn space(&self, space: Space) -> Space {
-        let (_, socket) = self.server.introduce(Credentials::from(identity())).unwrap();
+        let (_, socket) = self.server.introduce(Credentials::from(effective_ids())).unwrap();
         space.introduce(socket);
         space
     }
@@ -103,7 +105,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     input.take(100);
     assert_eq!(input.peek().unwrap().unwrap(), b"");
     assert_eq!(input.read(&mut out).unwrap(), 0, "the end");
-    assert_eq!(input.space().faults().mapped, 1, "one buffer fault for the one dbuf");
+    assert_eq!(input.space().query_counts().mapped, 1, "one buffer fault for the one dbuf");
     drop(input);
     sweep_held_segments();
     assert_eq!(leased_segment_count(&backing), 0, "nothing is kept when all is over");
@@ -133,7 +135,11 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
             assert_eq!(input.read(&mut out).unwrap(), 64);
             assert_eq!(out, [pool.pool().id().number() as u8; 64], "round {round}");
         }
-        assert_eq!(input.space().faults().mapped, 30, "each once, more than the table has lines");
+        assert_eq!(
+            input.space().query_counts().mapped,
+            30,
+            "each once, more than the table has lines"
+        );
     }
     assert_eq!(
         output.splice_counts(),
@@ -167,7 +173,7 @@ fn d7_several_streams_point_into_one_dbuf() {
             input.release_consumed();
         }
     }
-    assert_eq!(space.faults().mapped, 1, "mapped once for all");
+    assert_eq!(space.query_counts().mapped, 1, "mapped once for all");
     drop(pairs);
     sweep_held_segments();
     assert_eq!(leased_segment_count(&backing), 0);
@@ -265,7 +271,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
 #[test]
 fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();
-    let config = Config { policy: Policy::Overwrite, every: 1, ..stream_config() };
+    let config = Config { policy: Policy::Overwrite, publish_threshold: 1, ..stream_config() };
     let (mut output, mut input, _backing) = fixture.stream_with_one_reader(&config, 4);
     let writing = std::thread::spawn(move || {
         for number in 0..200_000u32 {
@@ -405,10 +411,11 @@ fn waiting_threads_wake_each_other_without_loss() {
 fn f6_memory_of_a_pointer_stream_sizes_itself() {
     use buffer::scale::{ScalingParameters, SegmentWindow};
     let fixture = Fixture::new();
-    let scaling = ScalingParameters::pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
+    let scaling = ScalingParameters::for_pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
     let window = SegmentWindow::new(scaling, SEGMENT_SIZE, 4 * SEGMENT_SIZE);
-    let backing = Backing::new(fixture.pool(BACKING_DBUF, window.segments_max())).within(window);
-    let config = Config { entries: 4096, every: 1, ..Config::new(dbuf_id(RING)) };
+    let backing =
+        Backing::new(fixture.pool(BACKING_DBUF, window.segments_max())).with_window(window);
+    let config = Config { entries: 4096, publish_threshold: 1, ..Config::new(dbuf_id(RING)) };
     let (mut output, mut offers) = indirect(&config, backing).unwrap();
     let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
     let size = |output: &Output| output.memory_size().0 / SEGMENT_SIZE;

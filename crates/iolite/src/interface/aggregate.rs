@@ -55,7 +55,7 @@ impl<'a> AggregateBlocks<'a> {
 
     /// Consumes `count` bytes of the current block.
     #[inline]
-    pub fn pass(&mut self, count: usize) {
+    pub fn consume(&mut self, count: usize) {
         match self.piece.split_at_checked(count) {
             Some((_, rest)) if !rest.is_empty() => self.piece = rest,
             _ => self.advance_to_next_slice(),
@@ -101,7 +101,7 @@ impl StreamReader for AggregateBlocks<'_> {
                 to.copy_from_slice(from);
             }
             count += length;
-            self.pass(length);
+            self.consume(length);
         }
         Ok(Some(count))
     }
@@ -113,7 +113,7 @@ impl StreamReader for AggregateBlocks<'_> {
 
     #[inline]
     fn take(&mut self, count: usize) {
-        self.pass(count);
+        self.consume(count);
     }
 
     fn wait(&mut self, _limit: Option<Duration>) -> Result<WaitResult, Fault> {

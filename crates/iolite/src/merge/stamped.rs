@@ -1,7 +1,7 @@
 //! Merging in timestamp order. Consumed blocks are *staged*: they wait in memory of the reader
 //! until no older block can arrive.
 
-use super::{MergeOrder, MergedReader, Next, ProducerId};
+use super::{MergeOrder, MergedRead, MergedReader, ProducerId};
 use buffer::Fault;
 use std::collections::VecDeque;
 use std::fmt;
@@ -128,7 +128,7 @@ impl MergedReader {
         &mut self,
         out: &mut [u8],
         must_be_final: bool,
-    ) -> Result<Option<Next>, Fault> {
+    ) -> Result<Option<MergedRead>, Fault> {
         let all_have = self.producers.iter().all(|p| p.ended.is_some() || !p.stage.is_empty());
         let MergeOrder::Stamped(stamped) = &mut self.order else { return Ok(None) };
         let heads = self.producers.iter().enumerate().filter_map(|(at, producer)| {
@@ -157,6 +157,6 @@ impl MergedReader {
         }
         let from = producer.id;
         self.remove_ended_producers();
-        Ok(Some(Next::Block { from, length }))
+        Ok(Some(MergedRead::Block { from, length }))
     }
 }

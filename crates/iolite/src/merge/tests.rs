@@ -40,13 +40,13 @@ fn read_to_end(merged: &mut MergedReader) -> Vec<[u64; 3]> {
     let mut all = Vec::new();
     loop {
         match merged.read(&mut out).unwrap() {
-            Next::Block { from, length } => {
+            MergedRead::Block { from, length } => {
                 let block = block_words(&out[..length]);
                 assert_eq!(from, ProducerId(block[0]));
                 all.push(block);
             }
-            Next::End => return all,
-            Next::Nothing => panic!("it waits"),
+            MergedRead::End => return all,
+            MergedRead::Nothing => panic!("it waits"),
         }
     }
 }
@@ -58,7 +58,7 @@ fn assert_all_delivered(merged: &mut MergedReader, all: &[[u64; 3]], counts: &[u
         let its = all.iter().filter(|block| block[0] == producer);
         assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {producer}");
     }
-    let mut departed: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
+    let mut departed: Vec<_> = std::iter::from_fn(|| merged.next_departed()).collect();
     departed.sort_by_key(|gone| gone.producer);
     assert_eq!(departed.len(), counts.len());
     for (gone, &count) in departed.iter().zip(counts) {
@@ -79,7 +79,7 @@ fn merge_keeps_the_order_of_each_producer() {
             .zip(counts)
             .map(|(producer, count)| {
                 let (mut output, input) = open_stream(Policy::Block);
-                assert_eq!(merged.join(input), ProducerId(producer));
+                assert_eq!(merged.add_producer(input), ProducerId(producer));
                 std::thread::spawn(move || {
                     for number in 0..count {
                         assert!(output.write(&stamped_block(producer, number, number)).unwrap());
@@ -103,7 +103,7 @@ fn fair_merge_gives_each_producer_its_share() {
     let mut outputs = Vec::new();
     for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
-        merged.join(input);
+        merged.add_producer(input);
         let count = if producer == 2 { 25 } else { 500 };
         (0..count)
             .for_each(|number| assert!(output.write(&stamped_block(producer, number, 0)).unwrap()));
@@ -113,7 +113,9 @@ fn fair_merge_gives_each_producer_its_share() {
     let mut out = [0; 24];
     let mut given = [0; 3];
     for _ in 0..325 {
-        let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
+        let MergedRead::Block { .. } = merged.read(&mut out).unwrap() else {
+            panic!("there is more")
+        };
         given[usize::try_from(block_words(&out)[0]).unwrap()] += 1;
     }
     assert_eq!(given, [150, 150, 25]);
@@ -130,7 +132,7 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
         let mut outputs = Vec::new();
         for _ in 0..4 {
             let (output, input) = open_stream(Policy::Block);
-            merged.join(input);
+            merged.add_producer(input);
             outputs.push((output, 0));
         }
         let mut sent = Vec::new();
@@ -166,16 +168,16 @@ fn read_in_time_beside_silent_producer() -> bool {
     let order = Stamped::new(100, PATIENCE, |block| block_words(block)[2]);
     let mut merged = MergedReader::new(MergeOrder::Stamped(order));
     let (mut quick, input) = open_stream(Policy::Block);
-    merged.join(input);
+    merged.add_producer(input);
     let (mut slow, input) = open_stream(Policy::Block);
-    merged.join(input);
+    merged.add_producer(input);
     for number in 0..50 {
         assert!(quick.write(&stamped_block(0, number, number * 10)).unwrap());
     }
     quick.flush();
     let mut out = [0; 24];
     let mut stamps = Vec::new();
-    while let Next::Block { .. } = merged.try_read(&mut out).unwrap() {
+    while let MergedRead::Block { .. } = merged.try_read(&mut out).unwrap() {
         stamps.push(block_words(&out)[2]);
     }
     if begin.elapsed() >= PATIENCE {
@@ -183,7 +185,7 @@ fn read_in_time_beside_silent_producer() -> bool {
     }
     assert!(stamps.iter().copied().eq((0..=390).step_by(10)), "up to the window: {stamps:?}");
     let start = std::time::Instant::now();
-    assert!(matches!(merged.read(&mut out).unwrap(), Next::Block { .. }));
+    assert!(matches!(merged.read(&mut out).unwrap(), MergedRead::Block { .. }));
     assert!(start.elapsed() >= PATIENCE, "and the rest when it is patient no longer");
     for number in 0..5 {
         assert!(slow.write(&stamped_block(1, number, number)).unwrap());
@@ -200,7 +202,7 @@ fn producer_with_old_timestamps_starves_no_other() {
     let mut outputs = Vec::new();
     for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
-        merged.join(input);
+        merged.add_producer(input);
         for number in 0..300 {
             let stamp = if producer == 0 { 0 } else { 1000 + number };
             assert!(output.write(&stamped_block(producer, number, stamp)).unwrap());
@@ -212,7 +214,9 @@ fn producer_with_old_timestamps_starves_no_other() {
     let mut given = [0; 3];
     // Timestamp 0 is not late as long as no other block has been returned.
     for _ in 0..700 {
-        let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
+        let MergedRead::Block { .. } = merged.read(&mut out).unwrap() else {
+            panic!("there is more")
+        };
         given[usize::try_from(block_words(&out)[0]).unwrap()] += 1;
     }
     assert_eq!(given[0], 300, "first, since nothing says that it lies");
@@ -224,7 +228,9 @@ fn producer_with_old_timestamps_starves_no_other() {
     outputs[0].flush();
     let mut given = [0; 3];
     for _ in 0..200 {
-        let Next::Block { .. } = merged.read(&mut out).unwrap() else { panic!("there is more") };
+        let MergedRead::Block { .. } = merged.read(&mut out).unwrap() else {
+            panic!("there is more")
+        };
         given[usize::try_from(block_words(&out)[0]).unwrap()] += 1;
     }
     assert!(given[0] <= 101, "every second turn at most: {given:?}");
@@ -234,27 +240,27 @@ fn producer_with_old_timestamps_starves_no_other() {
 fn producers_join_and_leave_during_reads() {
     let mut merged = MergedReader::new(MergeOrder::Fair(4));
     let mut out = [0; 24];
-    assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is no producer");
+    assert_eq!(merged.read(&mut out).unwrap(), MergedRead::End, "there is no producer");
     let (mut one, input) = open_stream(Policy::Block);
-    let first = merged.join(input);
-    assert_eq!(merged.try_read(&mut out).unwrap(), Next::Nothing);
+    let first = merged.add_producer(input);
+    assert_eq!(merged.try_read(&mut out).unwrap(), MergedRead::Nothing);
     one.write(&stamped_block(0, 0, 0)).unwrap();
     one.flush();
-    assert_eq!(merged.read(&mut out).unwrap(), Next::Block { from: first, length: 24 });
+    assert_eq!(merged.read(&mut out).unwrap(), MergedRead::Block { from: first, length: 24 });
     let (mut two, input) = open_stream(Policy::Overwrite);
-    let second = merged.join(input);
+    let second = merged.add_producer(input);
     let waker = std::thread::spawn(move || {
         two.write(b"from the second").unwrap();
         two.flush();
         two
     });
     assert_eq!(merged.read(&mut [0; 3]), Err(Fault::TooLong { length: 15, limit: 3 }));
-    assert_eq!(merged.read(&mut out).unwrap(), Next::Block { from: second, length: 15 });
+    assert_eq!(merged.read(&mut out).unwrap(), MergedRead::Block { from: second, length: 15 });
     let _two = waker.join().unwrap();
-    assert!(merged.leave(first) && !merged.leave(first));
-    let gone = merged.departed().unwrap();
+    assert!(merged.remove_producer(first) && !merged.remove_producer(first));
+    let gone = merged.next_departed().unwrap();
     assert_eq!((gone.producer, gone.fault, gone.taken.blocks), (first, None, 1));
-    assert_eq!(merged.producers(), 1);
+    assert_eq!(merged.producer_count(), 1);
     // The producer notices that its reader has left.
     let mut refused = false;
     for _ in 0..10_000 {
@@ -267,15 +273,17 @@ fn producers_join_and_leave_during_reads() {
 fn long_block_is_staged_in_one_piece() {
     let mut merged = MergedReader::new(timestamp_order(10));
     let (mut output, input) = open_stream(Policy::Block);
-    merged.join(input);
+    merged.add_producer(input);
     let long: Vec<u8> = (0..20_000_u32).map(|at| (at % 250) as u8).collect();
     output.write(&long).unwrap();
     drop(output);
     let mut out = vec![0; 30_000];
     assert!(matches!(merged.read(&mut [0; 9]), Err(Fault::TooLong { length: 20_000, limit: 9 })));
-    let Next::Block { length, .. } = merged.read(&mut out).unwrap() else { panic!("it is there") };
+    let MergedRead::Block { length, .. } = merged.read(&mut out).unwrap() else {
+        panic!("it is there")
+    };
     assert_eq!(out[..length], long);
-    assert_eq!(merged.read(&mut out).unwrap(), Next::End);
+    assert_eq!(merged.read(&mut out).unwrap(), MergedRead::End);
 }
 
 /// Merges a stream of variable-size blocks with a stream of slots in one reader.
@@ -286,14 +294,14 @@ fn byte_and_slot_streams_are_merged_by_one_reader() {
         let mut merged = MergedReader::new(order);
         merged.spin(0);
         let (mut blocks, input) = open_stream(Policy::Block);
-        merged.join(input);
+        merged.add_producer(input);
         let shape = fixed::SlotConfig {
             slot: 64,
             slots: 64,
             ..fixed::SlotConfig::new(DbufId::new(4).unwrap())
         };
         let (mut slots, mut offers) = fixed::stream::stream(&shape, 8).unwrap();
-        merged.join(offers.remove(0).open().unwrap());
+        merged.add_producer(offers.remove(0).open().unwrap());
         let writing = std::thread::spawn(move || {
             for number in 0..5000 {
                 assert!(blocks.write(&stamped_block(0, number, number)).unwrap());

@@ -29,7 +29,7 @@ use buffer::{Fault, Policy, pool};
 use std::os::fd::OwnedFd;
 use sys::descriptor;
 use sys::doorbell::SocketDoorbell;
-use sys::process::identity;
+use sys::process::effective_ids;
 use zerocopy::FromBytes as _;
 
 mod forward;
@@ -61,7 +61,7 @@ pub fn pointer_pipe(
     let shape = RingConfigMessage {
         magic: MAGIC,
         capacity: bytes.map_or(SELF_SIZING_CAPACITY, |bytes| bytes.max(1) as u64),
-        every: config.every as u64,
+        every: config.publish_threshold as u64,
         id: config.id.number(),
         policy: config.policy.code(),
         readers: n.saturating_sub(1) as u64,
@@ -125,13 +125,13 @@ pub fn open_write(
     };
     let segments = segments.max(SEGMENTS_MIN).next_power_of_two();
     let form = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
-    let memory = AllocationPool::new(backing, form, AccessList::private(identity()))?;
-    grants.owner(|owner| owner.share(&memory))?;
-    let memory = window.into_iter().fold(Backing::new(memory), Backing::within);
+    let memory = AllocationPool::new(backing, form, AccessList::private(effective_ids()))?;
+    grants.with_owner(|owner| owner.share(&memory))?;
+    let memory = window.into_iter().fold(Backing::new(memory), Backing::with_window);
     let (output, peers) = send_to(&config, memory, theirs, grants)?;
     let mut writer = PointerWriter { output, peers, sent_dbufs: Vec::new() };
     writer.send(backing, grants);
-    Ok((writer, config.every))
+    Ok((writer, config.publish_threshold))
 }
 
 /// Opens a reading end of a pipe that carries pointers. Blocks until the writing end is opened.
@@ -162,7 +162,7 @@ fn config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
     let policy = Policy::from_code(shape.policy)?;
     let (readers, every) = (number(shape.readers)?, number(shape.every)?);
     let capacity = (shape.capacity != SELF_SIZING_CAPACITY).then_some(capacity);
-    Some((Config { policy, readers, every, ..Config::new(id) }, capacity))
+    Some((Config { policy, readers, publish_threshold: every, ..Config::new(id) }, capacity))
 }
 
 impl PointerWriter {

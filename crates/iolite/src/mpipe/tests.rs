@@ -48,7 +48,7 @@ fn f6_pipe_keeps_a_fixed_size_or_sizes_itself() {
     {
         let mut ends = mpipe(2, &config).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
-        assert_eq!(output.scale().is_none(), fixed);
+        assert_eq!(output.sizing_state().is_none(), fixed);
         assert_eq!(output.capacity() == 4096, fixed);
     }
 }

@@ -56,7 +56,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = create_pool(3);
     let lease = kept.lease(append_expected_bytes(&kept, 50)).unwrap();
-    let (mut blocks, mut offers) = share::blocks(&dbuf::BlockConfig {
+    let (mut blocks, mut offers) = share::block_ring(&dbuf::BlockConfig {
         policy: Policy::Overwrite,
         ..dbuf::BlockConfig::new(dbuf_id(4))
     })
@@ -68,9 +68,9 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     blocks.publish();
 
     let mut table = Table::new();
-    table.hold(HeldMemory::Pool(&mine));
-    table.hold(HeldMemory::Batch(readers[0].peek(8).unwrap()));
-    table.hold(HeldMemory::Lease(&lease));
+    table.register_memory(HeldMemory::Pool(&mine));
+    table.register_memory(HeldMemory::Batch(readers[0].peek(8).unwrap()));
+    table.register_memory(HeldMemory::Lease(&lease));
     table.register_ring(dbuf_id(4), &mut visitor);
     let at = |dbuf, place| RichPointer::new(dbuf_id(dbuf), place, Class::YES);
     assert!(matches_expected_bytes(at(1, place), table.resolve(at(1, place)).unwrap()));
@@ -121,7 +121,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
         }
         let mut table = Table::new();
         for pool in pools {
-            table.hold(HeldMemory::Pool(pool));
+            table.register_memory(HeldMemory::Pool(pool));
         }
         for _ in 0..500 {
             let pointer = forge_pointer(&mut random, &places);
@@ -152,13 +152,13 @@ fn forge_pointer(random: &mut Random, places: &[RichPointer]) -> RichPointer {
         3 => {
             length = random.pick(&[0, 1, length - 1, length + 1, 4096, BLOCK_MAX as u32]) & 0xf_ffff
         }
-        4 => position = random.next(),
+        4 => position = random.next_u64(),
         _ => {
             let from = random.below(u64::from(length)) as u32;
             return base.within(from, length - from);
         }
     }
-    RichPointer::new(dbuf_id(dbuf), Extent::new(position, length), Class(random.next() as u32))
+    RichPointer::new(dbuf_id(dbuf), Extent::new(position, length), Class(random.next_u64() as u32))
 }
 
 proptest! {
@@ -170,7 +170,7 @@ proptest! {
         append_expected_bytes(&pool, 1000);
         append_expected_bytes(&pool, 3500);
         let mut table = Table::new();
-        table.hold(HeldMemory::Pool(&pool));
+        table.register_memory(HeldMemory::Pool(&pool));
         let wild = RichPointer::from_words(words);
         let place = Extent::new(near, wild.length() & 0x1fff);
         let close = RichPointer::new(pool.id(), place, wild.class);

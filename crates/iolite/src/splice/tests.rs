@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use sys::process::identity;
+use sys::process::effective_ids;
 use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
@@ -35,30 +35,32 @@ struct SpliceFixture {
 impl SpliceFixture {
     fn new(space: Space) -> Self {
         let server = GrantServer::open(PoolOwner::new(8)).unwrap();
-        space.introduce(server.introduce(Credentials::from(identity())).unwrap().1);
+        space.introduce(server.introduce(Credentials::from(effective_ids())).unwrap().1);
         Self { server, space }
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
         let config = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
         let pool =
-            AllocationPool::new(dbuf_id(number), config, AccessList::private(identity())).unwrap();
-        self.server.owner(|owner| owner.share(&pool)).unwrap();
+            AllocationPool::new(dbuf_id(number), config, AccessList::private(effective_ids()))
+                .unwrap();
+        self.server.with_owner(|owner| owner.share(&pool)).unwrap();
         pool
     }
 
     fn pair(&self, number: u32) -> (Output, Input, Backing) {
         let backing = Backing::new(self.pool(number + 1, 16));
-        let config = Config { entries: 256, every: 1, ..Config::new(dbuf_id(number)) };
+        let config = Config { entries: 256, publish_threshold: 1, ..Config::new(dbuf_id(number)) };
         let (output, mut offers) = indirect(&config, backing.clone()).unwrap();
         (output, Input::open(offers.remove(0), &self.space).unwrap(), backing)
     }
 
     fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
         let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
-        let share =
-            |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(identity()));
-        self.server.owner(share).unwrap();
+        let share = |owner: &mut PoolOwner| {
+            owner.share_frozen(&frozen, AccessList::private(effective_ids()))
+        };
+        self.server.with_owner(share).unwrap();
         frozen
     }
 }
@@ -89,7 +91,7 @@ fn run_random(random: &mut Random, space: Space) {
     let mut blocks: VecDeque<Aggregate> = VecDeque::new();
     let consumed = Arc::new(AtomicUsize::new(0));
     let reading = {
-        let (consumed, random) = (Arc::clone(&consumed), Random::new(random.next()));
+        let (consumed, random) = (Arc::clone(&consumed), Random::new(random.next_u64()));
         std::thread::spawn(move || read_to_end(last, random, &consumed))
     };
     for _ in 0..400 {

@@ -7,7 +7,7 @@ use crate::aggregate::{AllocationPool, FrozenData};
 use abi::access::{AccessList, Credentials};
 use abi::{Class, Extent};
 use buffer::pool::PoolConfig;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
@@ -20,7 +20,7 @@ fn rich_pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
 fn start_server(pools: &[AllocationPool]) -> GrantServer {
     let server = GrantServer::open(PoolOwner::new(4)).unwrap();
     for pool in pools {
-        server.owner(|owner| owner.share(pool)).unwrap();
+        server.with_owner(|owner| owner.share(pool)).unwrap();
     }
     server
 }
@@ -35,7 +35,7 @@ fn d4_pointer_is_validated_against_its_dbuf() {
     let fixture = start_server(&[create_pool(3, 0o644)]);
     let frozen = FrozenData::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
-    fixture.owner(share).unwrap();
+    fixture.with_owner(share).unwrap();
     let space = Space::new();
     space.introduce(fixture.introduce(Credentials::new(9, 9)).unwrap().1);
     let mut translation = Translation::new(space.clone());
@@ -50,7 +50,7 @@ fn d4_pointer_is_validated_against_its_dbuf() {
     let far = Extent::new((1 << 44) - 1, 1 << 19);
     assert_eq!(at(RichPointer::new(dbuf_id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
     assert_eq!(at(RichPointer::hole(5)), Err(Fault::Hole));
-    assert_eq!(space.faults(), QueryCounts { mapped: 2, refused: 0 });
+    assert_eq!(space.query_counts(), QueryCounts { mapped: 2, refused: 0 });
 }
 
 #[test]
@@ -71,12 +71,12 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     for _ in 0..1000 {
         assert_eq!(translation.resolve(rich_pointer(5, 0, 1)).map(|_| ()), Err(forbidden));
     }
-    let faults = space.faults();
+    let faults = space.query_counts();
     assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
     // Permission that is granted later is noticed after the back-off.
-    assert!(other.owner(|owner| owner.withdraw(dbuf_id(5))));
+    assert!(other.with_owner(|owner| owner.withdraw(dbuf_id(5))));
     let again = create_pool(5, 0o644);
-    other.owner(|owner| owner.share(&again)).unwrap();
+    other.with_owner(|owner| owner.share(&again)).unwrap();
     let found = (0..100_000).any(|_| translation.resolve(rich_pointer(5, 0, 1)).is_ok());
     assert!(found, "back-off ends");
     drop((one, other));
@@ -94,7 +94,7 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
 
 #[test]
 fn only_own_user_and_root_are_trusted() {
-    let own = identity().0;
+    let own = effective_ids().0;
     assert!(Space::trusting().trusts(own) && Space::trusting().trusts(0));
     assert!(!Space::trusting().trusts(own + 1) && !Space::new().trusts(own));
 }

@@ -8,7 +8,7 @@
 //! display.
 
 mod caller;
-mod ends;
+mod ended_paths;
 mod error;
 mod path;
 mod reports;
@@ -16,10 +16,10 @@ mod reports;
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
 pub use error::{ClientError, mask_hidden_characters};
-pub use path::{COUNT, DESCRIBE_METHOD, NODES, PathClient, STOP_METHOD};
+pub use path::{COUNT_METHOD, DESCRIBE_METHOD, NODES_METHOD, PathClient, STOP_METHOD};
 
+use crate::daemon_directories::{self, PACKET_SOCKET};
 use crate::gather::gather;
-use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
     About, Connect, ConnectReply, Count, CountReply, Counters, Event, KernelPrograms, NoParameters,
     PathDescription, PathList, PathNumber, Permissions, Register, RegisteredPath,
@@ -48,7 +48,7 @@ impl Client {
     pub fn find(directory: Option<&FilePath>) -> Result<Self, ClientError> {
         let places = match directory {
             Some(directory) => vec![directory.to_owned()],
-            None => place::search_directories(),
+            None => daemon_directories::search_directories(),
         };
         for place in &places {
             match Self::connect_at(place) {
@@ -73,8 +73,8 @@ impl Client {
         })?;
         let (uid, _) = sys::descriptor::peer_uid_and_gid(&socket)?;
         if uid != ROOT_UID
-            && uid != sys::process::identity().0
-            && !place::is_machine_owner(directory, uid)
+            && uid != sys::process::effective_ids().0
+            && !daemon_directories::is_machine_owner(directory, uid)
         {
             return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
         }
@@ -269,7 +269,7 @@ impl Client {
         take: impl Fn(PathClient, Counters, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
         let query = |paths: &[(u32, String)], first: Option<usize>| {
-            let count = std::iter::once(Call::new(COUNT, &Count { first, timed: None }));
+            let count = std::iter::once(Call::new(COUNT_METHOD, &Count { first, timed: None }));
             let also = also.iter().map(|method| Call::new(method, &NoParameters {}));
             let calls: Vec<Call> = count.chain(also).collect();
             let each = |(uid, path): &(u32, String)| (*uid, (path.clone(), calls.clone()));
@@ -359,7 +359,7 @@ mod tests {
         client.caller.set_timeout(Duration::from_secs(1_000_000));
         let paths = [(0, "1".to_owned()), (0, "2".to_owned())];
         let limit = Duration::from_millis(50);
-        let answers = client.query_all(&paths, &[COUNT], limit, |_, _| Ok(()));
+        let answers = client.query_all(&paths, &[COUNT_METHOD], limit, |_, _| Ok(()));
         assert_eq!(answers, [Err(ClientError::Timeout), Err(ClientError::Timeout)]);
     }
 }

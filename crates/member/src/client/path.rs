@@ -18,9 +18,9 @@ use sys::memory::{Memfd, Seals};
 /// Name of the method that describes a path.
 pub const DESCRIBE_METHOD: &str = "io.streamline.path.Describe";
 /// Name of the method that returns the counters of a path.
-pub const COUNT: &str = "io.streamline.path.Count";
+pub const COUNT_METHOD: &str = "io.streamline.path.Count";
 /// Name of the method that returns all details of a path's nodes.
-pub const NODES: &str = "io.streamline.path.Nodes";
+pub const NODES_METHOD: &str = "io.streamline.path.Nodes";
 /// Name of the method that ends the sources of a path.
 pub const STOP_METHOD: &str = "io.streamline.path.Stop";
 
@@ -67,7 +67,7 @@ impl PathClient {
 
     /// Returns a descriptor of the path's process, which becomes readable when the process exits.
     #[must_use]
-    pub fn process(&self) -> BorrowedFd<'_> {
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
 
@@ -78,9 +78,11 @@ impl PathClient {
 
     /// Returns the path's counters.
     pub fn counters(&self) -> Result<Counters, ClientError> {
-        match self.call(COUNT, &Count { first: Some(0), timed: None }) {
+        match self.call(COUNT_METHOD, &Count { first: Some(0), timed: None }) {
             // A path of an older version returns all counters at once.
-            Err(ClientError::Refused(_)) => self.all_counters(self.call(COUNT, &Count::default())?),
+            Err(ClientError::Refused(_)) => {
+                self.all_counters(self.call(COUNT_METHOD, &Count::default())?)
+            }
             first => self.all_counters(first?),
         }
     }
@@ -91,7 +93,8 @@ impl PathClient {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
         {
-            let page: CountReply = self.call(COUNT, &Count { first: Some(at), timed: None })?;
+            let page: CountReply =
+                self.call(COUNT_METHOD, &Count { first: Some(at), timed: None })?;
             counters.append(page.counters);
             next = page.next;
         }
@@ -344,7 +347,7 @@ impl AsFd for PathClient {
 /// that its sender can change, or another kind of descriptor, could block a read.
 fn adopt_sealed_file(descriptor: OwnedFd) -> Result<Memfd, ClientError> {
     let file = Memfd::from_fd(descriptor)?;
-    match file.seals()?.has(Seals::FROZEN) {
+    match file.seals()?.contains(Seals::FROZEN) {
         true => Ok(file),
         false => {
             let why = "the received file can be changed by its sender".to_owned();

@@ -27,7 +27,7 @@ use pipeline::plan::{Kernel, KernelRefusal, Plan};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 /// A daemon that runs parts of requests in the kernel.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct DaemonHost {
     release: String,
     /// Filters and interfaces that the policy grants to this user; `None` if the user is
     /// unrestricted.
-    bounds: Option<Arc<PolicyGrants>>,
+    grants: Option<Arc<PolicyGrants>>,
 }
 
 /// The filters and interfaces that the policy grants to this user.
@@ -62,27 +62,27 @@ impl DaemonHost {
         let Some(release) = allowed.kernel else { return Ok(None) };
         let directory = client.directory().to_owned();
         let about = client.describe_daemon()?;
-        let free = allowed.everything || about.uid == sys::process::identity().0;
+        let free = allowed.everything || about.uid == sys::process::effective_ids().0;
         let file = about.policy.unwrap_or_else(|| POLICY_FILE.to_owned());
         let Permissions { filters, interfaces, .. } = allowed;
         let bounds = (!free).then(|| Arc::new(PolicyGrants { filters, interfaces, file }));
-        Ok(Some(Self { directory, release, bounds }))
+        Ok(Some(Self { directory, release, grants: bounds }))
     }
 
     /// Returns the nodes of a plan that the policy does not permit in the kernel although the plan
     /// places them there, each with the reason. Does not check quotas.
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
-        let Some(bounds) = &self.bounds else { return Vec::new() };
+        let Some(bounds) = &self.grants else { return Vec::new() };
         let file = mask_hidden_characters(&bounds.file);
-        let missing = Denial { uid: sys::process::identity().0, file: &file };
+        let missing = Denial { uid: sys::process::effective_ids().0, file: &file };
         let why = |node: NodeId| {
             let used = plan.graph.node(node).filter()?;
             let name = used.description.name;
             if !bounds.filters.iter().any(|known| known == name) {
                 return Some(missing.filter_denied_text(name));
             }
-            let attach = used.attach()?.ok()?;
+            let attach = used.attachment()?.ok()?;
             let netns = attach.netns.as_deref();
             let open = attach.own_sockets
                 || matches_interface(&bounds.interfaces, &attach.interface, netns);
@@ -113,13 +113,14 @@ impl DaemonHost {
         let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
         let answer = answer.map_err(|error| match error {
             ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
-                let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
+                let node =
+                    usize::try_from(fault.number_parameter("node")).map_or(asked.source, NodeId);
                 // The daemon is not trusted to name a node of this part; for any other node, the
                 // refusal applies to the source.
                 let known = asked.nodes.contains(&node);
                 refused(
                     if known { node } else { asked.source },
-                    mask_hidden_characters(fault.text("why")),
+                    mask_hidden_characters(fault.text_parameter("why")),
                 )
             }
             other => refused(asked.source, format!("the daemon does not run it: {other}")),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub(super) struct RemoteRequest {
     daemon: DaemonHost,
     /// Number that the daemon assigned to the request.
-    line: u64,
+    number: u64,
     /// Connection that keeps the request attached while it is open.
     caller: Caller,
     interface: String,
@@ -49,7 +49,7 @@ enum EndCause {
     /// Another request has replaced this one.
     Replaced,
     /// The daemon has removed the request.
-    Ended,
+    Removed,
 }
 
 impl RemoteRequest {
@@ -61,7 +61,7 @@ impl RemoteRequest {
     ) -> Self {
         Self {
             daemon: daemon.clone(),
-            line,
+            number: line,
             caller,
             interface,
             reported: Mutex::default(),
@@ -124,12 +124,13 @@ impl RemoteRequest {
     /// Receives a message if one has arrived and the request has not ended. Records the end if the
     /// message reports it. Returns true if a message was received.
     fn receive_pending_message(&self, counted: &mut ReportedCounters) -> bool {
-        let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
+        let arrived =
+            sys::poll::wait_until_readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if !arrived || self.ended.get().is_some() {
             return false;
         }
         if let Some(message) = self.receive_message(counted) {
-            self.ended.get_or_init(|| self.interpret_final_message(EndCause::Ended, message));
+            self.ended.get_or_init(|| self.interpret_final_message(EndCause::Removed, message));
         }
         true
     }
@@ -164,12 +165,12 @@ impl RemoteRequest {
             Err(other) => return self.record_lost_counters(&other.to_string()),
         };
         // This process did not detach the request, so the path must report a reason for the end.
-        let unasked = (why == EndCause::Ended).then(|| "the daemon has removed it".to_owned());
+        let unasked = (why == EndCause::Removed).then(|| "the daemon has removed it".to_owned());
         if let Some(why) = reason.or(unasked) {
             let failure = Failure::new("watch", &self.interface, mask_hidden_characters(&why));
             let hint = "all frames before that were processed; `--embedded` runs it without the \
                         daemon, with your own rights";
-            self.set_failure(failure.hint(hint));
+            self.set_failure(failure.with_hint(hint));
         }
         let ended = ended.as_deref().and_then(FinalCounters::from_text);
         ended.unwrap_or_else(|| self.record_lost_counters("the daemon does not report the counts"))
@@ -181,7 +182,7 @@ impl RemoteRequest {
         let why = format!("{why}, and with it the program that delivered frames");
         let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
                     the report counts only these frames; start again when the daemon is back";
-        self.set_failure(Failure::new("watch", &self.interface, why).hint(hint));
+        self.set_failure(Failure::new("watch", &self.interface, why).with_hint(hint));
         FinalCounters::lost_counters()
     }
 
@@ -268,7 +269,7 @@ impl AttachmentHandle for RemoteRequest {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
         let taps = Some(SetTaps::new(&request.taps).open).filter(|taps| !taps.is_empty());
-        let instead = Replacement { line: self.line, stays: stays.collect(), taps };
+        let instead = Replacement { line: self.number, stays: stays.collect(), taps };
         let mut answer = self.daemon.request_rings(request, Some(instead.clone()));
         let until = sys::clock::monotonic_ns().saturating_add(NEXT_DAEMON_TIMEOUT_NS);
         // If the daemon exits before it replies, the next daemon takes over the running request.
@@ -279,7 +280,10 @@ impl AttachmentHandle for RemoteRequest {
             answer = self.daemon.request_rings(request, Some(instead.clone()));
         }
         let (lent, new) = self.daemon.map_rings(request, answer)?;
-        Ok(PreparedSuccessor { lent, switch: Box::new(PreparedRequest { old: self, new }) })
+        Ok(PreparedSuccessor {
+            attachment: lent,
+            switch: Box::new(PreparedRequest { old: self, new }),
+        })
     }
 }
 
@@ -307,9 +311,9 @@ impl ProgramSwitch for PreparedRequest {
                 &why.unwrap_or_else(|| MISSING_REASON_MESSAGE.to_owned()),
             ))),
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
-                let why = mask_hidden_characters(fault.text("why"));
-                Err(match fault.text("by") == RETRY_CAUSE {
-                    true => SwitchError::Again(why),
+                let why = mask_hidden_characters(fault.text_parameter("why"));
+                Err(match fault.text_parameter("by") == RETRY_CAUSE {
+                    true => SwitchError::HostRestarted(why),
                     false => SwitchError::Refused(why),
                 })
             }
@@ -318,7 +322,7 @@ impl ProgramSwitch for PreparedRequest {
                 // If the next daemon did not inherit the connection, the switch has certainly not
                 // taken place.
                 Err(match other {
-                    ClientError::Disconnected => SwitchError::Again(why),
+                    ClientError::Disconnected => SwitchError::HostRestarted(why),
                     _ => SwitchError::Refused(why),
                 })
             }
@@ -339,17 +343,17 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     /// Maximum time that the test waits for a reply of the daemon.
-    const SHORT: Duration = Duration::from_millis(20);
+    const REPLY_TIMEOUT: Duration = Duration::from_millis(20);
 
     fn request() -> (RemoteRequest, OwnedFd) {
         let (own_end, peer_end) = sys::descriptor::pair().unwrap();
-        let host = DaemonHost { directory: "".into(), release: String::new(), bounds: None };
+        let host = DaemonHost { directory: "".into(), release: String::new(), grants: None };
         (RemoteRequest::new(&host, (1, Caller::new(own_end)), "eth0".to_owned()), peer_end)
     }
 
     /// Plays the daemon: replies to the `Count` call with this number, and reports counters of a
     /// request with these open taps.
-    fn report(peer_end: &OwnedFd, number: u64, open: &OpenTaps) {
+    fn send_counters(peer_end: &OwnedFd, number: u64, open: &OpenTaps) {
         let mut text: serde_json::Value =
             serde_json::from_str(&FinalCounters::default().to_text()).unwrap();
         text["taps"] = serde_json::to_value(open).unwrap();
@@ -364,16 +368,16 @@ mod tests {
         let (request, peer_end) = request();
         let open = OpenTaps::from_indices([1]);
         let silent = Err("the daemon does not respond".to_owned());
-        assert_eq!(request.set_taps(&open, SHORT), silent);
+        assert_eq!(request.set_taps(&open, REPLY_TIMEOUT), silent);
         // The reply to the first query comes after its time.
-        report(&peer_end, 1, &OpenTaps::default());
-        assert_eq!(request.set_taps(&open, SHORT), silent);
+        send_counters(&peer_end, 1, &OpenTaps::default());
+        assert_eq!(request.set_taps(&open, REPLY_TIMEOUT), silent);
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| request.set_taps(&open, Duration::from_secs(60)));
-            report(&peer_end, 2, &OpenTaps::default());
-            report(&peer_end, 3, &open);
+            send_counters(&peer_end, 2, &OpenTaps::default());
+            send_counters(&peer_end, 3, &open);
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
-        assert_eq!(request.query_counters(SHORT).unwrap().open_taps(), &open);
+        assert_eq!(request.query_counters(REPLY_TIMEOUT).unwrap().open_taps(), &open);
     }
 }

@@ -1,7 +1,7 @@
 //! Counters of a path with its nodes, edges and spaces, and updates for its followers.
 
 use runtime::latency::Latency;
-use runtime::ledger::{Amount, DropReason, ReaderRing, RetainedFrames, RingSize};
+use runtime::ledger::{Amount, DropReason, RetainedFrames, RingSize, RingState};
 use serde::{Deserialize, Serialize};
 
 /// The counters of a path: its sources, nodes, edges and spaces.
@@ -116,7 +116,7 @@ pub struct Filter {
     /// Size of the ring from which other programs read a sink's output. Absent for other nodes and
     /// in replies of older versions.
     #[serde(default)]
-    pub ring: Option<ReaderRing>,
+    pub ring: Option<RingState>,
     /// Past frames that a sink or source retains. Absent for other nodes and in replies of older
     /// versions.
     #[serde(default)]

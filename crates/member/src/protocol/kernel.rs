@@ -185,7 +185,7 @@ impl SetTaps {
 
     /// Converts the indices of taps to a set of open taps.
     #[must_use]
-    pub fn read(open: &[u64]) -> OpenTaps {
+    pub fn open_taps_from_indices(open: &[u64]) -> OpenTaps {
         let index = |tap: &u64| usize::try_from(*tap).unwrap_or(usize::MAX);
         OpenTaps::from_indices(open.iter().map(index))
     }

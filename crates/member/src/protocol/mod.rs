@@ -23,8 +23,8 @@ pub use kernel::{
 };
 pub use nodes::{Argument, ChangedNodes, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply};
 pub use registry::{
-    About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, PathEvent, PathList, PathNumber,
-    PathReport, Permissions, Quota, Register, RegisteredPath, RequestChange,
+    About, Admit, Connect, ConnectReply, DbufIds, Event, PathEvent, PathList, PathNumber,
+    PathReport, Permissions, Quota, REQUEST_BYTES_MAX, Register, RegisteredPath, RequestChange,
 };
 pub use runtime::latency::{GaugeLatency, Latency};
 pub use runtime::ledger::Amount;

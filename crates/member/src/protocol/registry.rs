@@ -205,4 +205,4 @@ pub struct Permissions {
 }
 
 /// Maximum length of a registered request, in bytes.
-pub const LINE_MAX: usize = 16 << 10;
+pub const REQUEST_BYTES_MAX: usize = 16 << 10;

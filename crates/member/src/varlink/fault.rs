@@ -67,13 +67,13 @@ impl Fault {
 
     /// Returns the value of a text parameter, or an empty text if it is absent.
     #[must_use]
-    pub fn text(&self, parameter: &str) -> &str {
+    pub fn text_parameter(&self, parameter: &str) -> &str {
         self.parameters.get(parameter).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Returns the value of a numeric parameter; 0 if it is absent.
     #[must_use]
-    pub fn number(&self, parameter: &str) -> u64 {
+    pub fn number_parameter(&self, parameter: &str) -> u64 {
         self.parameters.get(parameter).and_then(Value::as_u64).unwrap_or(0)
     }
 }

@@ -25,25 +25,25 @@ impl ResultText {
 
     /// Returns the text of the object.
     #[must_use]
-    pub fn text(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         self.0.as_ref().map_or(EMPTY, |text| text.get())
     }
 
     /// Returns true if the object has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.text() == EMPTY
+        self.as_str() == EMPTY
     }
 
     /// Parses this text into the type of the result.
     pub fn deserialize<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
-        serde_json::from_str(self.text())
+        serde_json::from_str(self.as_str())
     }
 }
 
 impl PartialEq for ResultText {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text()
+        self.as_str() == other.as_str()
     }
 }
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::protocol;
 use proptest::prelude::*;
-use runtime::ledger::{ReaderRing, RetainedFrames, RingSize};
+use runtime::ledger::{RetainedFrames, RingSize, RingState};
 use serde_json::json;
 
 #[test]
@@ -74,7 +74,7 @@ fn invalid_parameter_is_named() {
     let take = |parameters: Value| {
         let call = Call::new("io.streamline.Connect", &parameters);
         call.deserialize_parameters::<protocol::Connect>()
-            .map_err(|fault| fault.text("parameter").to_owned())
+            .map_err(|fault| fault.text_parameter("parameter").to_owned())
     };
     assert!(take(json!({"path": "web"})).is_ok());
     assert_eq!(take(json!({})), Err("path".to_owned()));
@@ -204,7 +204,7 @@ fn interface_files_match_the_types() {
         lost: Vec::new(),
         calls: 0,
         busy_ns: 0,
-        ring: Some(ReaderRing::default()),
+        ring: Some(RingState::default()),
         kept: Some(RetainedFrames::default()),
         operand: true,
     };
@@ -226,7 +226,7 @@ fn interface_files_match_the_types() {
         ("type Filter", field_names(&filter)),
         ("type Edge", field_names(&edge)),
         ("type RingSize", field_names(&RingSize::default())),
-        ("type ReaderRing", field_names(&ReaderRing::default())),
+        ("type ReaderRing", field_names(&RingState::default())),
         ("type RetainedFrames", field_names(&RetainedFrames::default())),
         ("type Space", field_names(&Space::default())),
         ("type Counters", field_names(&Counters::default())),

@@ -49,7 +49,7 @@ impl Service {
             "Nodes" => {
                 let wanted = call.deserialize_parameters()?;
                 self.describe_nodes();
-                single_reply(&self.nodes(wanted))
+                single_reply(&self.nodes_page(wanted))
             }
             "Count" => {
                 let wanted = call.deserialize_parameters()?;
@@ -104,7 +104,8 @@ impl Service {
         self.describe_nodes();
         let ChangeReply { message, line, .. } = changed;
         let patches = change.patches == Some(true);
-        let nodes = self.described.as_ref().map(|nodes| nodes.changed(change.known, patches));
+        let nodes =
+            self.described.as_ref().map(|nodes| nodes.page_after_change(change.known, patches));
         let nodes = nodes.unwrap_or_default();
         single_reply(&ChangeReplyWithNodes { message, line, nodes })
     }
@@ -120,7 +121,7 @@ impl Service {
 
     /// Returns the page of the path's nodes that a client requests; an empty page before the first
     /// [`describe_nodes`](Self::describe_nodes).
-    fn nodes(&self, wanted: Nodes) -> NodesPage<'_> {
+    fn nodes_page(&self, wanted: Nodes) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
 
@@ -315,7 +316,7 @@ impl Service {
     /// call.
     pub(super) fn refresh_plan(&mut self) {
         let Some(live) = self.lives.first() else { return };
-        let changes = live.changes();
+        let changes = live.change_count();
         if std::mem::replace(&mut self.changes, changes) == changes {
             return;
         }

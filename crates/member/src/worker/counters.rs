@@ -128,7 +128,7 @@ fn to_loss(why: DropReason, blocks: Option<u64>) -> Loss {
 
 /// Maximum length in bytes of the serialized filters and edges in one reply. The rest of the reply
 /// is reserved for the sources, the spaces and the list of automatic changes.
-const PAGE_MAX: usize = 96 << 10;
+const PAGE_BYTES_MAX: usize = 96 << 10;
 
 /// Returns the filters and then the edges, starting at index `first`, as many as fit into a reply.
 /// The page with index 0 also contains all other counters.
@@ -141,7 +141,7 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
         page.adapted.clone_from(&all.adapted);
         page.latency.clone_from(&all.latency);
     }
-    let mut room = PAGE_MAX;
+    let mut room = PAGE_BYTES_MAX;
     page.filters = take_fitting_items(all.filters.get(first..).unwrap_or_default(), &mut room);
     let mut next = first + page.filters.len();
     if let Some(edge) = next.checked_sub(all.filters.len()) {
@@ -154,11 +154,11 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
 
 /// Returns the longest beginning of `items` that fits into `room` bytes when serialized. Subtracts
 /// the length of these items from `room`, and sets `room` to 0 if an item does not fit. An item
-/// longer than [`PAGE_MAX`] counts as [`PAGE_MAX`] bytes, so that an empty page has room for any
-/// item.
+/// longer than [`PAGE_BYTES_MAX`] counts as [`PAGE_BYTES_MAX`] bytes, so that an empty page has
+/// room for any item.
 fn take_fitting_items<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
-        let length = serialized_length(*item).min(PAGE_MAX);
+        let length = serialized_length(*item).min(PAGE_BYTES_MAX);
         let left = room.checked_sub(length);
         *room = left.unwrap_or(0);
         left.is_some()

@@ -8,7 +8,6 @@
 //! The daemon admits only clients that belong to the path's user or to root. Nevertheless, the
 //! thread never blocks on a client, and disconnects a client that reads its replies too slowly.
 
-mod across;
 mod calls;
 mod counters;
 mod latest_inspection;
@@ -18,6 +17,7 @@ mod path;
 mod registration;
 mod service;
 mod spaces;
+mod subtree_move;
 mod taps;
 mod updates;
 
@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// A handle to the thread that serves a path. Dropping the handle stops and joins the thread.
 #[derive(Debug)]

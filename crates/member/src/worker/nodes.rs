@@ -11,8 +11,8 @@ use std::cell::OnceCell;
 
 /// Maximum length in bytes of the serialized nodes in one reply. The rest of a reply is reserved
 /// for the request and for one more node. Neither of them is much longer than
-/// [`LINE_MAX`](crate::protocol::LINE_MAX).
-const PAGE_MAX: usize = 128 << 10;
+/// [`REQUEST_BYTES_MAX`](crate::protocol::REQUEST_BYTES_MAX).
+const PAGE_BYTES_MAX: usize = 128 << 10;
 
 /// The nodes of a path, serialized for clients. They are stored until they change, because clients
 /// that display a path query them repeatedly.
@@ -112,7 +112,7 @@ impl DescribedNodes {
     /// Returns the nodes of the path after a change, without the nodes that the caller has. `known`
     /// is the version that the caller has. If `patches` is true, a node that has a new name or new
     /// arcs, but is otherwise unchanged, is returned as a patch.
-    pub(super) fn changed(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
+    pub(super) fn page_after_change(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));
         let Some((_, kept)) = before else { return self.page(Nodes::default()) };
@@ -128,7 +128,9 @@ impl DescribedNodes {
         let nodes: Vec<&RawValue> = changed.map(|(node, _)| node.text()).collect();
         let patches = Some(self.patches.as_slice()).filter(|all| patches && !all.is_empty());
         let length: usize = nodes.iter().map(|node| node.get().len()).sum();
-        if length > PAGE_MAX || patches.is_some_and(|patches| length_of(patches) > PAGE_MAX) {
+        if length > PAGE_BYTES_MAX
+            || patches.is_some_and(|patches| patches_length_min(patches) > PAGE_BYTES_MAX)
+        {
             return self.page(Nodes::default());
         }
         NodesPage { version, line: &self.line, nodes, kept: Some(kept), patches, next: None }
@@ -146,7 +148,7 @@ impl DescribedNodes {
         let mut length = 0;
         let fits = |more: &usize| {
             length += more;
-            length <= PAGE_MAX
+            length <= PAGE_BYTES_MAX
         };
         let lengths = rest.iter().map(|node| node.text().get().len());
         let count = lengths.take_while(fits).count().max(1).min(rest.len());
@@ -183,7 +185,7 @@ fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option
 }
 
 /// Returns a lower bound on the length of these patches when serialized into a reply, in bytes.
-fn length_of(patches: &[NodePatch]) -> usize {
+fn patches_length_min(patches: &[NodePatch]) -> usize {
     /// Minimum length of an arc as JSON without its classes, in bytes.
     const ARC_JSON_BYTES_MIN: usize = 40;
     let arcs = |arcs: &[NodeArc]| {
@@ -242,6 +244,6 @@ fn argument(facts: ArgumentFacts) -> Argument {
 /// Formats the name of a space and the reason why a node does not run there. Returns `None` if
 /// there is no reason.
 fn describe_candidate(candidate: &Candidate) -> Option<String> {
-    let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
+    let why = candidate.verdict.as_ref().err().or(candidate.disadvantage.as_ref())?;
     Some(format!("{}: {why}", candidate.space))
 }

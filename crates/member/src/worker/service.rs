@@ -17,7 +17,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use sys::closer::Foreign;
+use sys::descriptor_closer::ForeignDescriptor;
 use sys::local_socket::Framing;
 use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 
@@ -50,7 +50,7 @@ pub(super) struct Service {
     losses: LossWatch,
     /// True while the path measures the time spent in its filters because a connected client has
     /// asked for counters.
-    measures: bool,
+    measures_for_clients: bool,
 }
 
 /// A client that the daemon admitted.
@@ -144,7 +144,7 @@ impl Service {
             next: FIRST_CLIENT,
             start: sys::clock::monotonic_ns(),
             losses: LossWatch::new(sys::clock::monotonic_ns()),
-            measures: false,
+            measures_for_clients: false,
         };
         registration.map(|registration| answering.watch_registration(registration)).transpose()?;
         Ok(answering)
@@ -275,7 +275,7 @@ impl Service {
         self.clients.len() < CLIENTS_MAX
     }
 
-    fn admit_client(&mut self, socket: Foreign) -> sys::Result<()> {
+    fn admit_client(&mut self, socket: ForeignDescriptor) -> sys::Result<()> {
         let id = self.next;
         self.next += 1;
         let connection = Connection::from_foreign(socket, Framing::Packets);
@@ -343,7 +343,7 @@ impl Service {
         if let Some(client) = self.clients.remove(&id) {
             // The daemon created this socket and may briefly hold a duplicate, so closing does not
             // suffice.
-            let _ = self.watcher.forget(&client.connection);
+            let _ = self.watcher.unwatch(&client.connection);
         }
     }
 
@@ -351,8 +351,8 @@ impl Service {
     /// connected client wants it.
     fn update_time_measurement(&mut self) {
         let wanted = self.clients.values().any(AdmittedClient::wants_filter_times);
-        if wanted != self.measures && !self.path.timed {
-            self.measures = wanted;
+        if wanted != self.measures_for_clients && !self.path.timed {
+            self.measures_for_clients = wanted;
             self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTERS_TIMEOUT));
         }
     }
@@ -370,7 +370,7 @@ impl Service {
         let Some(registration) = self.registration.take() else { return };
         for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
             // Closing a descriptor ends the watch only if there is no duplicate.
-            let _ = self.watcher.forget(descriptor);
+            let _ = self.watcher.unwatch(descriptor);
         }
         self.next_search = sys::clock::monotonic_ns();
     }

@@ -14,20 +14,20 @@ pub(super) fn space_status<'e>(
     found: &SpaceStatus,
     edge: &dyn Fn(usize) -> Option<(&'e str, &'e str)>,
 ) -> Space {
-    let (kind, process, thread) = match found.runs {
+    let (kind, process, thread) = match found.runner {
         Some(SpaceTask::Thread(thread)) => ("thread", Some(std::process::id()), Some(thread)),
         Some(SpaceTask::Process(process)) => ("process", Some(process), None),
         None => ("thread", None, None),
     };
-    let late = match &found.fresh {
-        CounterFreshness::Old(why) => Some(why),
-        CounterFreshness::Now | CounterFreshness::Ended => None,
+    let late = match &found.freshness {
+        CounterFreshness::Stale(why) => Some(why),
+        CounterFreshness::Current | CounterFreshness::Ended => None,
     };
-    let waits = found.held_up.map(|number| match edge(number) {
+    let waits = found.blocked_edge.map(|number| match edge(number) {
         Some((from, to)) => format!("room in the ring from {from} to {to}"),
         None => "room in a ring".to_owned(),
     });
-    let ended = found.fresh == CounterFreshness::Ended;
+    let ended = found.freshness == CounterFreshness::Ended;
     let state =
         if waits.is_some() && !ended { "waits" } else { task_state(found.task.as_ref(), ended) };
     Space {
@@ -66,8 +66,8 @@ fn task_status(task: Option<&Task>) -> Space {
 fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
     match task.map(|task| task.run_state) {
         _ if ended => "ended",
-        Some(RunState::Runs) => "runs",
-        Some(RunState::Sleeps) => "sleeps",
+        Some(RunState::Running) => "runs",
+        Some(RunState::Sleeping) => "sleeps",
         Some(RunState::Stopped) => "stopped",
         Some(RunState::Ended) => "ended",
         // A thread of the caller runs the space.

@@ -7,7 +7,7 @@ use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WritePar
 use crate::varlink::{Fault, Reply};
 use engine::live::Live;
 use engine::tap::{self as taps, StreamForm, TapNode, TapRequest, TapRingWriter};
-use engine::written::WriterRequest;
+use engine::writers::WriterRequest;
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -71,12 +71,13 @@ pub(super) fn start_tap(
         ring,
     };
     let (tap, began) = live.tap(wanted, limit).map_err(|why| refused(&why))?;
-    let tap::TapStart { block, past, ago_ns, remembers } = began;
-    Ok((
-        tap,
-        TapStart { block, past, ago_ns, remembers },
-        std::iter::once(near).chain(shared).collect(),
-    ))
+    let began = TapStart {
+        block: began.block,
+        past: began.history_blocks,
+        ago_ns: began.first_age_ns,
+        remembers: began.has_history,
+    };
+    Ok((tap, began, std::iter::once(near).chain(shared).collect()))
 }
 
 /// Attaches a writer. Returns the client's end of the writer's socket. Blocks for at most `limit`

@@ -76,13 +76,13 @@ impl Accounts {
     /// removes all accounts of the user, whatever their groups: their tokens become invalid and
     /// their processes end.
     pub fn open(&self, who: &UserIds, renew: bool) -> Result<Arc<Account>, Fault> {
-        let (own, _) = sys::process::identity();
+        let (own, _) = sys::process::effective_ids();
         if own != 0 && who.uid != own && who.uid != 0 {
             return Err(faults::not_your_page(own));
         }
         let mut all = lock(&self.all);
         let first = all.iter().find(|account| account.who().uid == who.uid);
-        let starts = first.map(|account| account.process.starts()).unwrap_or_default();
+        let starts = first.map(|account| account.process.start_limits()).unwrap_or_default();
         if renew {
             all.extract_if(.., |account| account.who().uid == who.uid)
                 .for_each(|gone| gone.process.close());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn own(group: u32) -> UserIds {
-        let (uid, gid) = sys::process::identity();
+        let (uid, gid) = sys::process::effective_ids();
         UserIds { uid, gid, groups: vec![group] }
     }
 

@@ -24,7 +24,7 @@
 
 pub mod accounts;
 pub mod own_process;
-mod places;
+mod pending_connections;
 pub mod process;
 pub mod socket;
 mod starts;
@@ -33,8 +33,8 @@ use crate::connection::{Connection, IncomingConnections, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
 use crate::server::{close_after_reply, static_routes};
 use accounts::{Accounts, peer_ids};
-use places::{PendingConnection, PendingConnections, Stage};
-use process::{UserProcess, report, warn};
+use pending_connections::{PendingConnection, PendingConnections, Stage};
+use process::{UserProcess, log_line, log_warning};
 use socket::{ACCEPT_PAUSE, PageSocket};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -70,8 +70,8 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     let signals = sys::signal::watch().map_err(|error| error.to_string())?;
     // The host needs three descriptors for the process of each user, and one for each connection.
     let _ = sys::process::raise_descriptor_limit();
-    let serves_all = sys::process::identity().0 == 0;
-    let admission = if serves_all { Admission::All } else { Admission::Own };
+    let serves_all = sys::process::effective_ids().0 == 0;
+    let admission = if serves_all { Admission::AllUsers } else { Admission::OwnUser };
     let listener = Listener::bind(&options.listen, admission)
         .map_err(|error| options.listen.describe_failure(&error))?;
     let page_socket = PageSocket::open(options.daemon.as_deref(), admission)?;
@@ -88,12 +88,12 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
         while !sys::poll::wait_until_readable_despite_signals(&ends, None).contains(&true) {}
         ended.send(())
     });
-    report(&match serves_all {
+    log_line(&match serves_all {
         true => format!("the page of all users is at {address}"),
-        false => format!("the page of user {} is at {address}", sys::process::identity().0),
+        false => format!("the page of user {} is at {address}", sys::process::effective_ids().0),
     });
     let ready = sys::service::notify(&format!("READY=1\nSTATUS=at {address}"), &[]);
-    let _ = ready.inspect_err(|error| warn(&format!("the service manager: {error}")));
+    let _ = ready.inspect_err(|error| log_warning(&format!("the service manager: {error}")));
     let served = runtime.block_on(async {
         let (files, incoming) = mpsc::channel(1);
         let host = Arc::new(Host { accounts, files });
@@ -164,11 +164,11 @@ impl Host {
         };
         match account {
             Some(account) => {
-                place.reach(Stage::Handover);
+                place.set_stage(Stage::Handover);
                 hand_over(&account.process, socket, head).await;
             }
             None => {
-                place.reach(Stage::File);
+                place.set_stage(Stage::File);
                 let limit = async {
                     let _ = tokio::time::timeout(FILE_TIMEOUT, end).await;
                 };

@@ -25,7 +25,7 @@ pub const USER_PROCESS_FLAG: &str = "--of-user";
 /// Maximum length in bytes of the first message of the host, which contains the settings.
 const SETTINGS_BYTES_MAX: usize = 8192;
 /// Maximum number of connections that wait for the HTTP server.
-const WAITING_MAX: usize = 64;
+const WAITING_CONNECTIONS_MAX: usize = 64;
 
 /// The settings of a user's process. They are the first message that the process receives from the
 /// host.
@@ -81,7 +81,7 @@ pub fn serve() -> Result<(), String> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
-    let (connections, incoming) = mpsc::channel(WAITING_MAX);
+    let (connections, incoming) = mpsc::channel(WAITING_CONNECTIONS_MAX);
     let counts = watch::Sender::new(ConnectionCounts::default());
     let (ended, end) = tokio::sync::oneshot::channel();
     let control = Arc::new(control);

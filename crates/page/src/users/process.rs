@@ -22,7 +22,7 @@ const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbi
 /// Environment variables that the process of a user inherits from a host that runs as root.
 const INHERITED_VARIABLES: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
 /// Time within which a process must end after the host has closed its socket.
-const END_LIMIT: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most recent use of a user's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,16 +81,16 @@ impl UserProcess {
     }
 
     /// Returns the start limits that all processes of the user share.
-    pub(super) fn starts(&self) -> Arc<Mutex<StartLimits>> {
+    pub(super) fn start_limits(&self) -> Arc<Mutex<StartLimits>> {
         Arc::clone(&self.starts)
     }
 
     /// Logs that a connection could not be handed over, unless a refusal was logged recently.
     pub(super) fn report_refusal(&self, why: &str) {
-        let due = lock(&self.starts).refuse(Instant::now());
+        let due = lock(&self.starts).record_refusal(Instant::now());
         match due {
-            Some(0) => warn(why),
-            Some(earlier) => warn(&format!("{why}; {earlier} requests were refused before")),
+            Some(0) => log_warning(why),
+            Some(earlier) => log_warning(&format!("{why}; {earlier} requests were refused before")),
             None => {}
         }
     }
@@ -217,7 +217,7 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
             return Err(failed(&error));
         }
     };
-    report(&format!("the page for {}: process {} has started", owner.user(), child.id()));
+    log_line(&format!("the page for {}: process {} has started", owner.user(), child.id()));
     state.latest += 1;
     let (number, control) = (state.latest, Arc::new(control));
     let (owner, shared) = (Arc::clone(owner), Arc::clone(&control));
@@ -234,7 +234,7 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(own);
     command.arg(USER_PROCESS_FLAG).stdin(Stdio::from(control)).stdout(Stdio::null());
-    let (uid, _) = sys::process::identity();
+    let (uid, _) = sys::process::effective_ids();
     if uid == 0 {
         // Even root's process gets a new environment, because a service does not have the
         // environment of a login.
@@ -281,13 +281,14 @@ fn wait(
     // time.
     let steady = if is_idle { idle } else { STEADY_TIME_MIN };
     let now = Instant::now();
-    lock(&owner.starts).end(now, now - begun >= steady);
+    lock(&owner.starts).record_end(now, now - begun >= steady);
     owner.forget(number);
     // The socket is shut down explicitly, because a thread that is handing over a connection may
     // still hold a duplicate, so that dropping it here would not close it.
     let _ = local_socket::hang_up(&control);
     drop(control);
-    if sys::poll::wait_until_readable_despite_signals(&[process.as_fd()], Some(END_LIMIT)) != [true]
+    if sys::poll::wait_until_readable_despite_signals(&[process.as_fd()], Some(EXIT_TIMEOUT))
+        != [true]
     {
         // An error means that the process has exited in the meantime.
         let _ = child.kill();
@@ -295,15 +296,17 @@ fn wait(
     let (user, id) = (owner.user(), child.id());
     match child.wait() {
         Ok(status) if status.success() && is_idle => {
-            report(&format!("the page for {user}: process {id} has ended: the page is not in use"));
+            log_line(&format!(
+                "the page for {user}: process {id} has ended: the page is not in use"
+            ));
         }
         Ok(status) if status.success() => {
-            report(&format!("the page for {user}: process {id} has ended"));
+            log_line(&format!("the page for {user}: process {id} has ended"));
         }
-        Ok(status) => warn(&format!(
+        Ok(status) => log_warning(&format!(
             "the page for {user}: process {id} has ended: {status}; the next request starts another"
         )),
-        Err(error) => warn(&format!("the page for {user}: process {id}: {error}")),
+        Err(error) => log_warning(&format!("the page for {user}: process {id}: {error}")),
     }
 }
 
@@ -313,7 +316,7 @@ fn wait(
 fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
     let mut reported = 0;
     loop {
-        let ready = sys::poll::readable(&[control.as_fd(), process.as_fd()], None);
+        let ready = sys::poll::wait_until_readable(&[control.as_fd(), process.as_fd()], None);
         if ready.get(1) == Some(&true) {
             return false;
         }
@@ -334,15 +337,15 @@ fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process:
 }
 
 /// Writes a line to standard error, which is the log of the live page.
-pub(super) fn report(line: &str) {
+pub(super) fn log_line(line: &str) {
     // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Writes a warning to standard error. The daemon derives the log level of the line from its first
 /// word.
-pub(super) fn warn(line: &str) {
-    report(&format!("warning: {line}"));
+pub(super) fn log_warning(line: &str) {
+    log_line(&format!("warning: {line}"));
 }
 
 pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {

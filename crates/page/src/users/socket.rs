@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use streamline::paths::page_socket::{self, PAGE_SOCKET, page_socket_directory};
 use sys::abstract_socket::AcceptedContent;
-use sys::closer::Foreign;
+use sys::descriptor_closer::ForeignDescriptor;
 use sys::local_socket::{self, Framing};
 use sys::process::UserIds;
 
@@ -43,8 +43,8 @@ impl PageSocket {
     pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
         let directory = page_socket_directory(daemon);
         let (mode, socket_mode) = match admission {
-            Admission::Own => (0o700, 0o600),
-            Admission::All => (0o755, 0o666),
+            Admission::OwnUser => (0o700, 0o600),
+            Admission::AllUsers => (0o755, 0o666),
         };
         let failed = |error: io::Error| format!("cannot use {}: {error}", directory.display());
         match DirBuilder::new().mode(mode).create(&directory) {
@@ -56,7 +56,7 @@ impl PageSocket {
         let held = local_socket::open_directory(&directory).map_err(|error| error.to_string())?;
         // A user with write permission to the directory could replace the socket.
         let about = fs::symlink_metadata(&directory).map_err(failed)?;
-        if about.uid() != sys::process::identity().0 || about.mode() & 0o022 != 0 {
+        if about.uid() != sys::process::effective_ids().0 || about.mode() & 0o022 != 0 {
             return Err(format!(
                 "{} can be written by another user: remove it, or choose another place with \
                  --socket",
@@ -93,10 +93,10 @@ impl Drop for PageSocket {
 
 /// A connection on which no call has arrived yet.
 struct Caller {
-    socket: Foreign,
+    socket: ForeignDescriptor,
     who: UserIds,
     /// Time at which the connection is closed if no call has arrived.
-    until: Instant,
+    deadline: Instant,
 }
 
 fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
@@ -104,8 +104,8 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
     let mut pause = None;
     loop {
         let now = Instant::now();
-        callers.retain(|caller| caller.until > now);
-        let next = callers.iter().map(|caller| caller.until - now).min();
+        callers.retain(|caller| caller.deadline > now);
+        let next = callers.iter().map(|caller| caller.deadline - now).min();
         let sockets = callers.iter().map(|caller| caller.socket.as_fd());
         let listens = pause.is_none().then(|| listener.as_fd());
         let all: Vec<BorrowedFd<'_>> = listens.into_iter().chain(sockets).collect();
@@ -130,21 +130,21 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
 fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     let Some(socket) = local_socket::accept(listener)? else { return Ok(()) };
     let Some(who) = peer_ids(&socket) else { return Ok(()) };
-    let socket = Foreign::new(socket, who.uid);
+    let socket = ForeignDescriptor::new(socket, who.uid);
     let own = callers.iter().filter(|caller| caller.who.uid == who.uid).count();
     if own < PER_USER_MAX && callers.len() < CALLERS_MAX {
-        callers.push(Caller { socket, who, until: Instant::now() + CALL_TIMEOUT });
+        callers.push(Caller { socket, who, deadline: Instant::now() + CALL_TIMEOUT });
     }
     Ok(())
 }
 
 /// Replies to a call. Returns true if the connection is no longer needed.
-fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
+fn reply(caller: &ForeignDescriptor, who: &UserIds, accounts: &Accounts) -> bool {
     let mut call = [0; CALL_BYTES_MAX];
     let length = match sys::descriptor::try_receive(caller, &mut call) {
         Ok(None) => return false,
         Ok(Some((length, descriptors))) => {
-            drop(Foreign::all(descriptors, who.uid));
+            drop(ForeignDescriptor::wrap_all(descriptors, who.uid));
             length
         }
         Err(_) => 0,
@@ -167,7 +167,7 @@ mod tests {
         const LINGER: Duration = Duration::from_secs(600);
         const CONNECTION_RESET: i32 = 104;
         let (caller, here) = sys::descriptor::pair().unwrap();
-        local_socket::set_timeouts(&caller, testkit::wait::LIMIT).unwrap();
+        local_socket::set_timeouts(&caller, testkit::wait::WAIT_TIMEOUT).unwrap();
         let (slow, peer) = testkit::lingering_socket(LINGER);
         let call = br#"{"method":"io.streamline.page.Open"}"#;
         for _ in 0..2 {
@@ -175,11 +175,11 @@ mod tests {
         }
         drop(slow);
         let accounts = Accounts::new("unix:/run/page".to_owned(), None, Duration::ZERO);
-        let (uid, gid) = sys::process::identity();
+        let (uid, gid) = sys::process::effective_ids();
         let who = UserIds { uid, gid, groups: Vec::new() };
         // The second call is still in the queue when the socket is closed.
         std::thread::spawn(move || {
-            assert!(reply(&Foreign::from_peer_socket(here), &who, &accounts))
+            assert!(reply(&ForeignDescriptor::from_peer_socket(here), &who, &accounts))
         });
         let mut bytes = [0; CALL_BYTES_MAX];
         // A socket that is closed with a call in its queue may reset the connection before its

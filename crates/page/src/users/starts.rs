@@ -40,7 +40,7 @@ impl StartLimits {
     /// Records the end of a user's process. `was_steady` is true if the process ran for so long
     /// that its end does not count as early; this resets the count of early ends. From the second
     /// consecutive early end on, the next start must wait for a pause.
-    pub(super) fn end(&mut self, now: Instant, was_steady: bool) {
+    pub(super) fn record_end(&mut self, now: Instant, was_steady: bool) {
         if was_steady {
             (self.early_ends, self.next) = (0, None);
             return;
@@ -53,7 +53,7 @@ impl StartLimits {
 
     /// Counts a refused request. If the refusal must be logged, returns the number of earlier
     /// refusals that were not logged; otherwise returns `None`.
-    pub(super) fn refuse(&mut self, now: Instant) -> Option<u64> {
+    pub(super) fn record_refusal(&mut self, now: Instant) -> Option<u64> {
         if self.reported.is_some_and(|reported| now - reported < REFUSAL_LOG_INTERVAL) {
             self.refused += 1;
             return None;
@@ -72,25 +72,25 @@ mod tests {
         let (mut starts, now) = (StartLimits::default(), Instant::now());
         let pauses: Vec<u64> = (0..9)
             .map(|_| {
-                starts.end(now, false);
+                starts.record_end(now, false);
                 starts.pause(now).map_or(0, |(_, pause)| pause.as_secs())
             })
             .collect();
         assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!(starts.pause(now + PAUSE_MAX), None);
-        starts.end(now, true);
+        starts.record_end(now, true);
         assert_eq!(starts.pause(now), None);
-        starts.end(now, false);
+        starts.record_end(now, false);
         assert_eq!(starts.pause(now), None, "the count begins again");
     }
 
     #[test]
     fn refused_requests_are_logged_at_most_once_a_minute() {
         let (mut starts, now) = (StartLimits::default(), Instant::now());
-        assert_eq!(starts.refuse(now), Some(0));
+        assert_eq!(starts.record_refusal(now), Some(0));
         for _ in 0..1000 {
-            assert_eq!(starts.refuse(now + REFUSAL_LOG_INTERVAL / 2), None);
+            assert_eq!(starts.record_refusal(now + REFUSAL_LOG_INTERVAL / 2), None);
         }
-        assert_eq!(starts.refuse(now + REFUSAL_LOG_INTERVAL), Some(1000));
+        assert_eq!(starts.record_refusal(now + REFUSAL_LOG_INTERVAL), Some(1000));
     }
 }

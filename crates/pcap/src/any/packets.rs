@@ -1,7 +1,7 @@
 //! Cooked packets, made in the buffer that contains their bytes.
 
 use ebpf::classic::{LinkType, VlanTag};
-use wire::cooked::CookedHeader;
+use wire::linux_cooked::CookedHeader;
 
 /// Offset in bytes at which the packet buffer stores a frame from a ring. The offset leaves room
 /// for a cooked header and a VLAN tag before the packet in the frame, and aligns this packet to 4

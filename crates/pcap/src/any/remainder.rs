@@ -4,7 +4,7 @@ use super::packets::{PACKET_OFFSET, Packet};
 use ebpf::classic::VlanTag;
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::packet::{CookedPacket, CookedSocket};
-use wire::cooked::{CookedHeader, kind};
+use wire::linux_cooked::{CookedHeader, packet_type};
 
 /// Device type of loopback interfaces (`ARPHRD_LOOPBACK`).
 const LOOPBACK_DEVICE_TYPE: u16 = 772;
@@ -31,8 +31,8 @@ pub(super) struct RemainderSocket {
 }
 
 impl RemainderSocket {
-    /// Opens the socket, which receives nothing until [`Self::set`]. `buffer` is the size of its
-    /// receive buffer in bytes; 0 for the default.
+    /// Opens the socket, which receives nothing until [`Self::set_excluded`]. `buffer` is the size
+    /// of its receive buffer in bytes; 0 for the default.
     pub(super) fn open(buffer: i32) -> sys::Result<Self> {
         let socket = CookedSocket::open()?;
         socket.set_buffer_size(if buffer > 0 { buffer } else { RECEIVE_BUFFER_SIZE })?;
@@ -42,7 +42,7 @@ impl RemainderSocket {
 
     /// From now on, receives the packets of all interfaces except `excluded`, or no packets if
     /// `excluded` is `None`.
-    pub(super) fn set(&mut self, excluded: Option<&[u32]>) -> sys::Result<()> {
+    pub(super) fn set_excluded(&mut self, excluded: Option<&[u32]>) -> sys::Result<()> {
         if excluded == self.excluded.as_deref() {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl RemainderSocket {
                 return None;
             };
             let is_sent_by_loopback =
-                packet.hatype == LOOPBACK_DEVICE_TYPE && packet.kind == kind::OUTGOING;
+                packet.hatype == LOOPBACK_DEVICE_TYPE && packet.kind == packet_type::OUTGOING;
             if !is_sent_by_loopback && !is_in_ring(packet.interface, packet.time_ns) {
                 self.pending = Some(packet);
             }

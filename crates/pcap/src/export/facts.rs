@@ -18,7 +18,7 @@ type PcapPerrorFn = unsafe extern "C" fn(Pcap, *const c_char);
 type PcapCompileFn =
     unsafe extern "C" fn(Pcap, *mut FilterProgram, *const c_char, c_int, u32) -> c_int;
 type PcapListDatalinksFn = unsafe extern "C" fn(Pcap, *mut *mut c_int) -> c_int;
-type File = unsafe extern "C" fn(Pcap) -> *mut c_void;
+type PcapFileFn = unsafe extern "C" fn(Pcap) -> *mut c_void;
 type PcapSelectTimeoutFn = unsafe extern "C" fn(Pcap) -> *const c_void;
 type PcapDumpOpenFn = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
 type PcapDumpFopenFn = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
     if find_live_handle(p).is_some() {
         return ptr::null_mut();
     }
-    call_libpcap!(c"pcap_file" as File, (p), ptr::null_mut())
+    call_libpcap!(c"pcap_file" as PcapFileFn, (p), ptr::null_mut())
 }
 
 /// Implements `pcap_list_datalinks(3)`. Handles that are not live are passed to libpcap.

@@ -21,7 +21,7 @@ use sys::preload::loaded_symbol;
 #[derive(Clone, Copy, Debug)]
 struct LookupResult {
     /// This library's function, which `dlsym` returns; null to call the real `dlsym`.
-    ours: *mut c_void,
+    replacement: *mut c_void,
     /// The real `dlsym`.
     real: *const c_void,
 }
@@ -67,7 +67,10 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// Finds the function that a call to `dlsym` returns, or the real `dlsym` to jump to.
 extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
     let Some(real) = CLibraryLookup::get() else {
-        return LookupResult { ours: ptr::null_mut(), real: find_no_symbol as *const c_void };
+        return LookupResult {
+            replacement: ptr::null_mut(),
+            real: find_no_symbol as *const c_void,
+        };
     };
     let library = LibraryHandle::from_dlopen(handle).filter(|_| !name.is_null());
     let ours = library.and_then(|handle| {
@@ -76,7 +79,7 @@ extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
         find_replacement_function(real, handle, name)
     });
     let ours = ours.map_or(ptr::null_mut(), NonNull::as_ptr);
-    LookupResult { ours, real: real.address() }
+    LookupResult { replacement: ours, real: real.address() }
 }
 
 /// Returns this library's function `name` if a lookup of the name in `handle` would find libpcap's

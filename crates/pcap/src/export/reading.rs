@@ -10,13 +10,13 @@ use std::ptr;
 use sys::preload::interpose::catch_panic;
 
 /// The packet callback of the program (`pcap_handler`).
-type Callback = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;
+type PcapHandler = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;
 
-type PcapLoopFn = unsafe extern "C" fn(Pcap, c_int, Callback, *mut u8) -> c_int;
-type Next = unsafe extern "C" fn(Pcap, *mut PacketHeader) -> *const u8;
+type PcapLoopFn = unsafe extern "C" fn(Pcap, c_int, PcapHandler, *mut u8) -> c_int;
+type PcapNextFn = unsafe extern "C" fn(Pcap, *mut PacketHeader) -> *const u8;
 type PcapNextExFn = unsafe extern "C" fn(Pcap, *mut *const PacketHeader, *mut *const u8) -> c_int;
 type PcapSetFilterFn = unsafe extern "C" fn(Pcap, *const FilterProgram) -> c_int;
-type Inject = unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int;
+type PcapInjectFn = unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int;
 type PcapSendPacketFn = unsafe extern "C" fn(Pcap, *const u8, c_int) -> c_int;
 type PcapGetNonblockFn = unsafe extern "C" fn(Pcap, *mut c_char) -> c_int;
 type PcapSetNonblockFn = unsafe extern "C" fn(Pcap, c_int, *mut c_char) -> c_int;
@@ -62,7 +62,7 @@ pub(super) unsafe fn copy_instructions(program: *const FilterProgram) -> Vec<Ins
 fn dispatch(
     (handle, live): (&Handle, &LiveCapture),
     count: c_int,
-    callback: Callback,
+    callback: PcapHandler,
     user: *mut u8,
 ) -> c_int {
     let Some(callback) = callback else { return handle.set_error("no function was given") };
@@ -84,7 +84,7 @@ fn dispatch(
 pub unsafe extern "C" fn pcap_dispatch(
     p: Pcap,
     count: c_int,
-    callback: Callback,
+    callback: PcapHandler,
     user: *mut u8,
 ) -> c_int {
     if let Some((handle, live)) = find_live_handle(p) {
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn pcap_dispatch(
 pub unsafe extern "C" fn pcap_loop(
     p: Pcap,
     count: c_int,
-    callback: Callback,
+    callback: PcapHandler,
     user: *mut u8,
 ) -> c_int {
     if let Some((handle, live)) = find_live_handle(p) {
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn pcap_next(p: Pcap, header: *mut PacketHeader) -> *const
         );
         return found;
     }
-    call_libpcap!(c"pcap_next" as Next, (p, header), ptr::null())
+    call_libpcap!(c"pcap_next" as PcapNextFn, (p, header), ptr::null())
 }
 
 /// Implements `pcap_next_ex(3)`. Handles that are not live are passed to libpcap.
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn pcap_inject(p: Pcap, from: *const c_void, size: usize) 
         let frame = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) };
         return send((handle, &live), frame);
     }
-    call_libpcap!(c"pcap_inject" as Inject, (p, from, size), status::ERROR)
+    call_libpcap!(c"pcap_inject" as PcapInjectFn, (p, from, size), status::ERROR)
 }
 
 /// Implements `pcap_sendpacket(3)`. Handles that are not live are passed to libpcap.

@@ -23,7 +23,7 @@ extern "C" fn end() {
     catch_panic(|| (), || handle::for_each_capture(LiveCapture::report_at_exit));
 }
 
-type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
+type PcapCreateFn = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
 type PcapOpenLiveFn = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *mut c_char) -> Pcap;
 
 /// Implements `pcap_create(3)`: libpcap creates the handle, and this library records it.
@@ -32,7 +32,7 @@ type PcapOpenLiveFn = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char) -> Pcap {
-    let Some(create) = libpcap!(c"pcap_create" as Create) else { return ptr::null_mut() };
+    let Some(create) = libpcap!(c"pcap_create" as PcapCreateFn) else { return ptr::null_mut() };
     // SAFETY: L1, L2.
     let p = unsafe { create(device, errors) };
     if p.is_null() || IS_IN_LIBPCAP.get() || report::is_left_to_libpcap() {

@@ -47,7 +47,7 @@ pub(super) fn capture_settings(settings: &Settings) -> CaptureSettings {
     };
     CaptureSettings {
         interface: settings.device.clone(),
-        ring: u64::try_from(settings.buffer).ok().filter(|bytes| *bytes > 0).map(ring_size),
+        ring_bytes: u64::try_from(settings.buffer).ok().filter(|bytes| *bytes > 0).map(ring_size),
         delay_ns,
         ..CaptureSettings::default()
     }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use streamline::capture::{Capture, CapturedFrame, FRAME_MAX};
-use wire::cooked::kind::OUTGOING;
+use wire::linux_cooked::packet_type::OUTGOING;
 
 /// Interval at which a blocked read checks that the interface still exists and is still captured,
 /// while no frame arrives.
@@ -50,7 +50,7 @@ pub(crate) type FrameCallback<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
 pub(super) struct CaptureReader {
     pub(super) capture: Capture,
     /// The interfaces of the device `any`; `None` for a single interface.
-    all: Option<AllInterfaces>,
+    all_interfaces: Option<AllInterfaces>,
     /// Buffer of the current packet, which begins at `offset`.
     bytes: Box<[u8]>,
     offset: usize,
@@ -74,7 +74,7 @@ impl LiveCapture {
                 self.wake.clear();
                 return status::BREAK;
             }
-            if reading.next(self, filter.as_deref()) {
+            if reading.copy_next(self, filter.as_deref()) {
                 take(&reading.header, reading.packet().as_ptr());
                 done += 1;
                 if done == count || done == i32::MAX {
@@ -126,7 +126,7 @@ impl LiveCapture {
         }
         let all: Vec<BorrowedFd<'_>> = reading.descriptors().chain([self.wake.as_fd()]).collect();
         // While notifications are suppressed, the interface need not be checked.
-        sys::poll::readable(&all, Some(limit)).contains(&true) || !silence.is_zero()
+        sys::poll::wait_until_readable(&all, Some(limit)).contains(&true) || !silence.is_zero()
     }
 }
 
@@ -135,7 +135,7 @@ impl CaptureReader {
     pub(super) fn new(capture: Capture, all: Option<AllInterfaces>) -> Self {
         let bytes = vec![0; FRAME_OFFSET + FRAME_MAX].into_boxed_slice();
         let (header, buffer) = (PacketHeader::default(), FilterBuffer::default());
-        Self { capture, all, bytes, offset: 0, header, buffer }
+        Self { capture, all_interfaces: all, bytes, offset: 0, header, buffer }
     }
 
     /// Returns the buffer from the beginning of the current packet on; the bytes after the packet
@@ -146,7 +146,7 @@ impl CaptureReader {
 
     /// Returns the descriptors that are readable when packets may be available.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all = self.all.iter().flat_map(AllInterfaces::descriptors);
+        let all = self.all_interfaces.iter().flat_map(AllInterfaces::descriptors);
         self.capture.doorbells().chain(self.capture.daemon_connections()).chain(all)
     }
 
@@ -154,23 +154,24 @@ impl CaptureReader {
     fn has_messages(&self) -> bool {
         let connections: Vec<BorrowedFd<'_>> = self.capture.daemon_connections().collect();
         !connections.is_empty()
-            && sys::poll::readable(&connections, Some(Duration::ZERO)).contains(&true)
+            && sys::poll::wait_until_readable(&connections, Some(Duration::ZERO)).contains(&true)
     }
 
     /// Returns true if a packet has arrived and has not been read.
     pub(super) fn has_packets(&mut self) -> bool {
-        self.capture.has_frames() || self.all.as_ref().is_some_and(AllInterfaces::has_packet)
+        self.capture.has_frames()
+            || self.all_interfaces.as_ref().is_some_and(AllInterfaces::has_packet)
     }
 
     /// Returns the number of packets that the packet socket of `any` has dropped; 0 for a single
     /// interface.
     pub(super) fn count_socket_drops(&mut self) -> u64 {
-        self.all.as_mut().map_or(0, AllInterfaces::count_drops)
+        self.all_interfaces.as_mut().map_or(0, AllInterfaces::count_drops)
     }
 
-    /// Makes the packets that have arrived visible to [`Self::next`].
+    /// Makes the packets that have arrived visible to [`Self::copy_next`].
     fn load(&mut self, live: &LiveCapture) {
-        if let Some(all) = &mut self.all {
+        if let Some(all) = &mut self.all_interfaces {
             all.load();
             if all.update_interfaces(&mut self.capture) {
                 live.select_new_doorbells(&self.capture);
@@ -184,7 +185,7 @@ impl CaptureReader {
     /// reason if no interface can be captured any longer.
     fn check(&mut self, live: &LiveCapture) -> Result<(), String> {
         let Err(failure) = self.capture.check() else { return Ok(()) };
-        let is_continued = match &mut self.all {
+        let is_continued = match &mut self.all_interfaces {
             Some(all) => all.update(&mut self.capture)?,
             None => {
                 self.capture.forget_failed_interfaces();
@@ -202,18 +203,18 @@ impl CaptureReader {
 
     /// Copies the next packet that matches the filter and the direction. Returns false if no packet
     /// is available.
-    fn next(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
-        match self.all.is_some() {
-            true => self.next_packet(live, filter),
-            false => self.next_frame(live, filter),
+    fn copy_next(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
+        match self.all_interfaces.is_some() {
+            true => self.copy_next_packet(live, filter),
+            false => self.copy_next_frame(live, filter),
         }
     }
 
     /// Copies the next frame of a single interface that matches the filter and the direction.
     /// Returns false if there is none.
-    fn next_frame(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
+    fn copy_next_frame(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         let snapshot = live.snapshot;
-        let look = filter.map_or(snapshot, |filter| filter.reach).min(FRAME_MAX);
+        let look = filter.map_or(snapshot, |filter| filter.examined_bytes).min(FRAME_MAX);
         let buffer = &mut self.buffer;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
             let kept = filter.map_or(snapshot, |filter| filter.run(frame, bytes, buffer));
@@ -230,9 +231,9 @@ impl CaptureReader {
     /// Copies the next packet of the device `any` that matches the filter and the direction, with
     /// its cooked header. The packets of the rings and of the packet socket are merged in time
     /// order. Returns false if no packet is available.
-    fn next_packet(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
+    fn copy_next_packet(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         loop {
-            let Some(all) = &mut self.all else { return false };
+            let Some(all) = &mut self.all_interfaces else { return false };
             let in_socket = all.next_time();
             let until_ns = in_socket.unwrap_or(u64::MAX);
             let found = self.packet_from_ring(live, (filter, until_ns)).or_else(|| {
@@ -262,9 +263,9 @@ impl CaptureReader {
         live: &LiveCapture,
         (filter, until_ns): (Option<&Filter>, u64),
     ) -> Option<Packet> {
-        let (all, buffer) = (self.all.as_ref()?, &mut self.buffer);
+        let (all, buffer) = (self.all_interfaces.as_ref()?, &mut self.buffer);
         let snapshot = live.snapshot;
-        let look = filter.map_or(snapshot, |filter| filter.reach) + ETHERNET_HEADER_MAX;
+        let look = filter.map_or(snapshot, |filter| filter.examined_bytes) + ETHERNET_HEADER_MAX;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
             let (header, at) = all.header(frame, bytes)?;
             let payload = (bytes.get(at..)?, payload_length(frame, at));
@@ -291,7 +292,7 @@ impl CaptureReader {
     /// Removes and returns the packet that was last received from the packet socket; `None` if
     /// there is none.
     fn packet_from_socket(&mut self) -> Option<Packet> {
-        self.all.as_mut()?.take_packet(&mut self.bytes)
+        self.all_interfaces.as_mut()?.take_packet(&mut self.bytes)
     }
 
     /// Returns true if a packet matches the filter and the direction.

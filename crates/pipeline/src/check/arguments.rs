@@ -16,7 +16,7 @@ pub(crate) struct ArgumentTexts<'a> {
     texts: Vec<(&'static str, &'a Text)>,
     /// True if no argument is invalid, unknown, surplus or missing. The arguments are not yet
     /// checked in combination.
-    pub(super) valid: bool,
+    pub(super) is_valid: bool,
 }
 
 /// Parses the arguments of the filter term `node` according to the parameters of `entry`, and adds
@@ -62,7 +62,7 @@ pub(crate) fn parse_arguments<'a>(
         arguments.add(parameter.name, value.clone());
     }
     let texts = given.iter().map(|(known, text, _)| (known.name, *text)).collect();
-    let read = ArgumentTexts { node, entry, texts, valid: found.is_empty() };
+    let read = ArgumentTexts { node, entry, texts, is_valid: found.is_empty() };
     mistakes.append(&mut found);
     (arguments, read)
 }
@@ -120,7 +120,7 @@ impl<'a> ArgumentReader<'a> {
                 let names = || self.entry.all_parameters().map(|known| known.name);
                 let hint = match nearest(&key.text, names()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
-                    None => usage(self.entry),
+                    None => format_usage(self.entry),
                 };
                 self.mistakes.push(Diagnostic::error(argument.span, what).hint(hint));
                 false
@@ -177,7 +177,7 @@ impl<'a> ArgumentReader<'a> {
             self.mistakes.push(mistake);
             return;
         }
-        let written = truncate_word(&first.value.lossy());
+        let written = truncate_word(&first.value.to_string_lossy());
         let what = match self.entry.parameters.iter().any(|known| known.positional) {
             true => format!("`{name}` has no place for `{written}`"),
             false => format!("`{name}` takes no argument `{written}`"),
@@ -185,7 +185,7 @@ impl<'a> ArgumentReader<'a> {
         let filter = !first.value.quoted && self.registry.names().contains(&written.as_str());
         let hint = match filter {
             true => format!("for the filter write `| {written}`"),
-            false => usage(self.entry),
+            false => format_usage(self.entry),
         };
         self.mistakes.push(Diagnostic::error(span, what).hint(hint));
     }
@@ -207,7 +207,7 @@ impl<'a> ArgumentReader<'a> {
         if !texts || text.quoted || !follows || !bare {
             return None;
         }
-        let whole: Vec<_> = words.iter().map(|word| word.value.lossy()).collect();
+        let whole: Vec<_> = words.iter().map(|word| word.value.to_string_lossy()).collect();
         let (name, what) = (self.entry.name, parameter.name);
         let mistake = Diagnostic::error(
             text.span.to(last.span),
@@ -222,7 +222,7 @@ impl<'a> ArgumentReader<'a> {
                 let what = format!("`{}` needs `{}`", self.entry.name, parameter.name);
                 let why = parameter.help.trim_end_matches('.');
                 let mistake = Diagnostic::error(self.node.name.span, what).why(why);
-                self.mistakes.push(mistake.hint(usage(self.entry)));
+                self.mistakes.push(mistake.hint(format_usage(self.entry)));
             }
         }
     }
@@ -248,7 +248,7 @@ fn is_required(parameter: &Parameter) -> bool {
 }
 
 /// Formats the usage of a filter, such as `files directory [per=block|connection]`.
-fn usage(entry: &Description) -> String {
+fn format_usage(entry: &Description) -> String {
     let mut usage = format!("`{}", entry.name);
     for parameter in entry.parameters {
         let values = match parameter.kind {

@@ -4,7 +4,7 @@
 use filter::{Description, FilterKind, Form, Forms, OutputForm};
 
 use super::lower::{Draft, DraftStep};
-use crate::graph::{NodeId, Use};
+use crate::graph::{FilterUse, NodeId};
 use crate::language::Diagnostic;
 use crate::registry::Registry;
 
@@ -13,7 +13,7 @@ pub(super) struct StreamForms {
     /// The forms that can arrive at each node.
     pub(super) input_forms: Vec<Vec<Form>>,
     /// Filters to insert before operands of sections (`++`, `+*` and `!`).
-    pub(super) before: Vec<FilterInsertion>,
+    pub(super) insertions: Vec<FilterInsertion>,
 }
 
 /// A filter that assembles streams from packets, to be inserted before an operand (of `++`, `+*` or
@@ -31,7 +31,7 @@ pub(super) struct FilterInsertion {
 /// filter does not accept. `used` contains the filter of each node.
 pub(super) fn infer_forms(
     draft: &mut Draft<'_>,
-    used: &[Option<Use>],
+    used: &[Option<FilterUse>],
     registry: &dyn Registry,
 ) -> StreamForms {
     let input_forms = vec![Some(FormSet::EMPTY); draft.nodes.len()];
@@ -49,9 +49,9 @@ pub(super) fn infer_forms(
         );
     }
     for index in 0..draft.nodes.len() {
-        if let DraftStep::Boolean(body, _) = &draft.nodes[index].step {
+        if let DraftStep::Section(body, _) = &draft.nodes[index].step {
             let input_forms = flow.input_forms[index];
-            body.flow(input_forms, &mut |id, input_forms| {
+            body.propagate(input_forms, &mut |id, input_forms| {
                 let input_forms = flow.operand_forms(draft, id, input_forms);
                 flow.input_forms[id.0] = input_forms;
                 flow.check_accepted_forms(draft, id, input_forms, "it gets", &mut mistakes);
@@ -62,7 +62,7 @@ pub(super) fn infer_forms(
     draft.mistakes.append(&mut mistakes);
     let input_forms =
         flow.input_forms.into_iter().map(|set| set.map_or_else(Vec::new, FormSet::to_forms));
-    StreamForms { input_forms: input_forms.collect(), before: flow.before }
+    StreamForms { input_forms: input_forms.collect(), insertions: flow.before }
 }
 
 /// A bit set of forms. Bits 0 to 7 represent the forms in the order of [`Form::ALL`]. Bits 8 to 15
@@ -86,7 +86,7 @@ impl FormSet {
     /// Returns the set of forms that a filter with these input forms accepts. Unless the filter
     /// needs frames, it also accepts streams and messages that are not contained in a frame.
     fn from_forms(forms: Forms) -> Self {
-        let inside = Self::from_predicate(|form| forms.has(form));
+        let inside = Self::from_predicate(|form| forms.contains(form));
         match forms.are_inside_frames() {
             true => inside,
             false => inside.union(inside.without_frames()),
@@ -125,7 +125,7 @@ struct FormInference<'c> {
     /// For each node, the forms of the blocks that arrive there; `None` if they are unknown because
     /// of an error.
     input_forms: Vec<Option<FormSet>>,
-    used: &'c [Option<Use>],
+    used: &'c [Option<FilterUse>],
     registry: &'c dyn Registry,
     before: Vec<FilterInsertion>,
 }
@@ -156,7 +156,7 @@ impl FormInference<'_> {
         let node = &draft.nodes[id.0];
         let input_forms = self.input_forms[id.0];
         match &node.step {
-            DraftStep::Boolean(..) | DraftStep::Merge => input_forms,
+            DraftStep::Section(..) | DraftStep::Merge => input_forms,
             DraftStep::Filter(_) | DraftStep::Hole => {
                 filter_output_forms(self.used[id.0].as_ref()?, input_forms)
             }
@@ -213,10 +213,11 @@ impl FormInference<'_> {
             DraftStep::Filter(uses) => uses.first().map_or(node.span, |node| node.name.span),
             _ => node.span,
         };
-        let source_hint =
-            || entry.input_forms.has(Form::Frame).then(|| framed_source_hint(draft, to)).flatten();
+        let source_hint = || {
+            entry.input_forms.contains(Form::Frame).then(|| framed_source_hint(draft, to)).flatten()
+        };
         let rejected = FormSet(gives.0 & !takes.0).to_forms();
-        let Some(first) = rejected.iter().copied().find(|form| !entry.input_forms.has(*form))
+        let Some(first) = rejected.iter().copied().find(|form| !entry.input_forms.contains(*form))
         else {
             mistakes.extend(rejected.first().map(|form| {
                 let why = format!("{giver} {} that no frame carried", form_with_article(*form));
@@ -226,7 +227,7 @@ impl FormInference<'_> {
             return;
         };
         let wanted: Vec<String> = takes.to_forms().into_iter().map(form_with_article).collect();
-        let what = format!("`{}` needs {}", entry.name, alternatives(&wanted));
+        let what = format!("`{}` needs {}", entry.name, join_with_or(&wanted));
         let why = format!("{giver} {}", form_with_article(first));
         let between =
             || self.example_chain(first, entry).or_else(|| self.shortest_chain(first, takes));
@@ -253,7 +254,7 @@ impl FormInference<'_> {
         let here = names.iter().skip(1).position(|name| name.as_deref() == Some(entry.name))? + 1;
         let takes = |name: &Option<String>| {
             let found = self.registry.find(name.as_deref()?)?;
-            found.input_forms.has(from).then_some(())
+            found.input_forms.contains(from).then_some(())
         };
         let first = (1..here).rev().find(|index| takes(&names[*index]).is_some())?;
         let mut chain = parts[first..here].join("|").trim().to_owned();
@@ -277,7 +278,7 @@ impl FormInference<'_> {
         for _ in 0..CHAIN_LENGTH_MAX {
             let mut next = Vec::new();
             for (form, chain) in &reached {
-                for filter in filters.iter().filter(|filter| filter.input_forms.has(*form)) {
+                for filter in filters.iter().filter(|filter| filter.input_forms.contains(*form)) {
                     let OutputForm::Form(made) = filter.output_form else { continue };
                     let made_set = FormSet::from_predicate(|form| form == made);
                     let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
@@ -303,7 +304,7 @@ impl FormInference<'_> {
 }
 
 /// Returns the forms that a filter emits for these input forms, or `None` if they are unknown.
-fn filter_output_forms(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
+fn filter_output_forms(used: &FilterUse, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
     match effect.output_form {
         OutputForm::Form(form) => {
@@ -311,7 +312,7 @@ fn filter_output_forms(used: &Use, input_forms: Option<FormSet>) -> Option<FormS
             let outside = inside.without_frames();
             let only = |set: FormSet, wanted: bool| if wanted { set } else { FormSet::EMPTY };
             Some(match (effect.kind, input_forms) {
-                (FilterKind::Source, _) if used.description.frameless.is_some() => outside,
+                (FilterKind::Source, _) if used.description.frames_hint.is_some() => outside,
                 (FilterKind::Source, _) | (_, None) => inside,
                 (_, Some(input)) => only(inside, input.inside_frames() != FormSet::EMPTY)
                     .union(only(outside, input.has_frameless_forms())),
@@ -339,7 +340,7 @@ fn framed_source_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);
     let (mut open, mut visited) = (vec![at], vec![at]);
     while let Some(node) = open.pop() {
-        let hint = draft.nodes[node.0].entry.and_then(|entry| entry.frameless);
+        let hint = draft.nodes[node.0].entry.and_then(|entry| entry.frames_hint);
         if hint.is_some() {
             return hint;
         }
@@ -361,7 +362,7 @@ fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
 }
 
 /// Joins words to a list in a sentence, with commas and with `or` before the last word.
-fn alternatives(words: &[String]) -> String {
+fn join_with_or(words: &[String]) -> String {
     match words {
         [first @ .., before, last] => [first, &[format!("{before} or {last}")]].concat().join(", "),
         words => words.concat(),

@@ -10,24 +10,24 @@ use std::collections::HashMap;
 use super::lower::{Draft, DraftEdge, DraftStep};
 use super::upstream::{Classifiers, Upstream};
 use crate::classes::ClassSet;
-use crate::graph::{Boolean, Link, NodeId};
+use crate::graph::{BooleanExpression, NodeId, SectionOperand};
 use crate::language::label::truncate_word;
 use crate::language::tree::{Label, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-mod leaving;
-mod meaning;
+mod arc_classifiers;
+mod output_label;
 
-pub use leaving::classes_leaving;
-use meaning::ArcClassifiers;
+use arc_classifiers::ArcClassifiers;
+pub use output_label::resolve_output_label;
 
 /// The resolved labels of a request.
 pub(super) struct ResolvedLabels {
     /// The classes that pass over each edge.
     pub(super) classes: Vec<ClassSet>,
     /// The resolved expression of each section, by node; `None` for other nodes.
-    pub(super) bodies: Vec<Option<Boolean>>,
+    pub(super) bodies: Vec<Option<BooleanExpression>>,
     /// The filters that classify the blocks arriving at each node.
     pub(super) classifiers: Vec<Vec<NodeId>>,
 }
@@ -64,7 +64,7 @@ impl<'d, 't> LabelResolver<'d, 't> {
     /// `classifiers`. For a section, also resolves the labels in its expression, and returns the
     /// result. Does nothing for a node inside a section. Returns `None` unless the node is a
     /// section.
-    fn resolve_node(&mut self, id: NodeId) -> Option<Boolean> {
+    fn resolve_node(&mut self, id: NodeId) -> Option<BooleanExpression> {
         let draft = self.upstream.draft;
         let node = &draft.nodes[id.0];
         if node.inside.is_some() {
@@ -72,7 +72,7 @@ impl<'d, 't> LabelResolver<'d, 't> {
         }
         let input = self.upstream.input_classifiers(id);
         let body = match &node.step {
-            DraftStep::Boolean(body, _) => Some(self.resolve_body(body, &input, &input)),
+            DraftStep::Section(body, _) => Some(self.resolve_body(body, &input, &input)),
             _ => None,
         };
         self.classifiers[id.0] = input.nodes;
@@ -84,17 +84,19 @@ impl<'d, 't> LabelResolver<'d, 't> {
     /// the blocks that arrive at the section.
     fn resolve_body(
         &mut self,
-        body: &Boolean<Option<&Label>>,
+        body: &BooleanExpression<Option<&Label>>,
         input: &Classifiers,
         entry: &Classifiers,
-    ) -> Boolean {
+    ) -> BooleanExpression {
         match body {
-            Boolean::Filter(id) => {
+            BooleanExpression::Filter(id) => {
                 self.classifiers[id.0].clone_from(&input.nodes);
-                Boolean::Filter(*id)
+                BooleanExpression::Filter(*id)
             }
-            Boolean::Not(inner) => Boolean::Not(Box::new(self.resolve_body(inner, input, entry))),
-            Boolean::Chain { first, rest } => {
+            BooleanExpression::Not(inner) => {
+                BooleanExpression::Not(Box::new(self.resolve_body(inner, input, entry)))
+            }
+            BooleanExpression::Chain { first, rest } => {
                 let mut before = self.upstream.classifiers_after_body(first, input);
                 let first = Box::new(self.resolve_body(first, input, entry));
                 let mut links = Vec::with_capacity(rest.len());
@@ -103,16 +105,20 @@ impl<'d, 't> LabelResolver<'d, 't> {
                         Some(label) => self.resolve_label(label, &before),
                         None => ClassSet::plain_pipe(),
                     };
-                    links.push(Link {
+                    links.push(SectionOperand {
                         classes,
                         body: self.resolve_body(&link.body, &before, entry),
                     });
                     before = self.upstream.classifiers_after_body(&link.body, &before);
                 }
-                Boolean::Chain { first, rest: links }
+                BooleanExpression::Chain { first, rest: links }
             }
-            Boolean::Any(links) => Boolean::Any(self.resolve_operands(links, input, entry, false)),
-            Boolean::All(links) => Boolean::All(self.resolve_operands(links, input, entry, true)),
+            BooleanExpression::Any(links) => {
+                BooleanExpression::Any(self.resolve_operands(links, input, entry, false))
+            }
+            BooleanExpression::All(links) => {
+                BooleanExpression::All(self.resolve_operands(links, input, entry, true))
+            }
         }
     }
 
@@ -120,17 +126,20 @@ impl<'d, 't> LabelResolver<'d, 't> {
     /// operands form a chain, so each of them classifies the input of the next.
     fn resolve_operands(
         &mut self,
-        links: &[Link<Option<&Label>>],
+        links: &[SectionOperand<Option<&Label>>],
         input: &Classifiers,
         entry: &Classifiers,
         chained: bool,
-    ) -> Vec<Link> {
+    ) -> Vec<SectionOperand> {
         let mut input = input.clone();
         let mut operands = Vec::with_capacity(links.len());
         for link in links {
             let classes =
                 link.classes.map_or_else(ClassSet::all, |label| self.resolve_label(label, entry));
-            operands.push(Link { classes, body: self.resolve_body(&link.body, &input, entry) });
+            operands.push(SectionOperand {
+                classes,
+                body: self.resolve_body(&link.body, &input, entry),
+            });
             if chained {
                 input = self.upstream.classifiers_after_body(&link.body, &input);
             }
@@ -138,14 +147,18 @@ impl<'d, 't> LabelResolver<'d, 't> {
         operands
     }
 
-    fn resolve_edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
+    fn resolve_edge(
+        &mut self,
+        edge: &DraftEdge<'_>,
+        bodies: &[Option<BooleanExpression>],
+    ) -> ClassSet {
         let classifiers = self.upstream.output_classifiers(edge.from);
         if edge.glued {
             self.warn_of_misreading(edge, &classifiers);
         }
         let mut classes: Option<ClassSet> = None;
         let mut outer: Option<&Label> = None;
-        for label in edge.arc.into_iter().chain(edge.branch.iter().copied()) {
+        for label in edge.arc.into_iter().chain(edge.branch_labels.iter().copied()) {
             let key = (label.span, edge.from);
             let inner = match self.known.get(&key) {
                 Some(known) => known.clone(),
@@ -156,7 +169,7 @@ impl<'d, 't> LabelResolver<'d, 't> {
             outer = Some(label);
         }
         let section = match &self.upstream.draft.nodes[edge.to.0].step {
-            DraftStep::Boolean(body, _) => Some(body),
+            DraftStep::Section(body, _) => Some(body),
             _ => None,
         };
         match (section, bodies.get(edge.to.0)) {
@@ -176,13 +189,13 @@ impl<'d, 't> LabelResolver<'d, 't> {
         &mut self,
         classes: Option<ClassSet>,
         outer: Option<&Label>,
-        body: &Boolean<Option<&Label>>,
-        resolved: &Boolean,
+        body: &BooleanExpression<Option<&Label>>,
+        resolved: &BooleanExpression,
         edge: &DraftEdge<'_>,
     ) -> ClassSet {
         let (asked, resolved) = match (body, resolved) {
-            (Boolean::Any(asked), Boolean::Any(resolved)) => (asked, resolved),
-            (Boolean::All(asked), Boolean::All(resolved)) => (asked, resolved),
+            (BooleanExpression::Any(asked), BooleanExpression::Any(resolved)) => (asked, resolved),
+            (BooleanExpression::All(asked), BooleanExpression::All(resolved)) => (asked, resolved),
             _ => return classes.unwrap_or_else(ClassSet::plain_pipe),
         };
         let mut all = ClassSet::empty();
@@ -251,8 +264,8 @@ impl<'d, 't> LabelResolver<'d, 't> {
         }
         let name = &node.name.text;
         let what = format!("`{name}` is read as a filter, not as the class of `{classifier}`");
-        let rest =
-            follows.map_or_else(|| "…".to_owned(), |first| truncate_word(&first.value.lossy()));
+        let rest = follows
+            .map_or_else(|| "…".to_owned(), |first| truncate_word(&first.value.to_string_lossy()));
         let span = Span::new(edge.span.start, node.name.span.end);
         self.mistakes.push(
             Diagnostic::warning(span, what)

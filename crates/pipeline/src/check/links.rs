@@ -7,7 +7,7 @@ use filter::{FilterKind, LinkType};
 use super::arguments::ArgumentTexts;
 use super::lower::{Draft, DraftStep};
 use super::shape::successors;
-use crate::graph::Use;
+use crate::graph::FilterUse;
 use crate::registry::Registry;
 
 /// All link types that are possible at a node, or `None` if they are unknown.
@@ -17,14 +17,14 @@ type LinkTypes = Option<Arc<[LinkType]>>;
 #[derive(Clone)]
 enum LinkTypeSet {
     Nothing,
-    These(Vec<LinkType>),
+    Known(Vec<LinkType>),
     Unknown,
 }
 
 impl LinkTypeSet {
     fn from_option(links: Option<Vec<LinkType>>) -> Self {
         match links {
-            Some(links) if !links.is_empty() => Self::These(links),
+            Some(links) if !links.is_empty() => Self::Known(links),
             _ => Self::Unknown,
         }
     }
@@ -37,7 +37,7 @@ impl LinkTypeSet {
                 *self = more.clone();
                 true
             }
-            (Self::These(known), Self::These(more)) => {
+            (Self::Known(known), Self::Known(more)) => {
                 let before = known.len();
                 for link in more {
                     if !known.contains(link) {
@@ -53,7 +53,7 @@ impl LinkTypeSet {
 /// Returns the link types of the frames that arrive at each node.
 pub(super) fn infer_link_types(
     draft: &Draft<'_>,
-    used: &[Option<Use>],
+    used: &[Option<FilterUse>],
     texts: &[Option<ArgumentTexts<'_>>],
     registry: &dyn Registry,
 ) -> Vec<LinkTypes> {
@@ -64,7 +64,7 @@ pub(super) fn infer_link_types(
         if let (Some(used), Some(read)) = (source, &texts[index]) {
             // A source with invalid arguments has unknown link types.
             let known =
-                read.valid.then(|| registry.source_links(used.description, &used.arguments));
+                read.is_valid.then(|| registry.source_links(used.description, &used.arguments));
             input[index] = LinkTypeSet::from_option(known.flatten());
             open.push(index);
         }
@@ -81,9 +81,9 @@ pub(super) fn infer_link_types(
         }
     }
     for (index, node) in draft.nodes.iter().enumerate() {
-        if let DraftStep::Boolean(body, _) = &node.step {
+        if let DraftStep::Section(body, _) = &node.step {
             let here = input[index].clone();
-            body.flow(here, &mut |id, here| {
+            body.propagate(here, &mut |id, here| {
                 let emitted = output_links(used[id.0].as_ref(), &here);
                 input[id.0] = here;
                 emitted
@@ -91,7 +91,7 @@ pub(super) fn infer_link_types(
         }
     }
     let known = |input: LinkTypeSet| match input {
-        LinkTypeSet::These(links) => Some(links.into()),
+        LinkTypeSet::Known(links) => Some(links.into()),
         LinkTypeSet::Nothing | LinkTypeSet::Unknown => None,
     };
     input.into_iter().map(known).collect()
@@ -99,7 +99,7 @@ pub(super) fn infer_link_types(
 
 /// Returns the link types of the frames that leave a node. `input` contains the link types of the
 /// frames that arrive there.
-fn output_links(used: Option<&Use>, input: &LinkTypeSet) -> LinkTypeSet {
+fn output_links(used: Option<&FilterUse>, input: &LinkTypeSet) -> LinkTypeSet {
     let relinked = used.and_then(|used| used.description.analysis.output_links?(&used.arguments));
     relinked.map_or_else(|| input.clone(), |links| LinkTypeSet::from_option(Some(links.to_vec())))
 }

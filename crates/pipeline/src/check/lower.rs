@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use filter::Description;
 
 use super::union::{SourceNumbers, UnionOperands};
-use crate::graph::{BlockOrder, Boolean, EdgeId, Join, Link, NodeId};
+use crate::graph::{BlockOrder, BooleanExpression, EdgeId, Join, NodeId, SectionOperand};
 use crate::language::limits::ARCS_MAX;
 use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
@@ -52,7 +52,7 @@ pub(super) enum DraftStep<'t> {
     /// A filter, with all terms that denote it. There are several terms if they share a mark.
     Filter(Vec<&'t FilterTerm>),
     /// A section, which combines operands with `++`, `+*` or `!`, and its operator.
-    Boolean(Boolean<Option<&'t Label>>, &'static str),
+    Section(BooleanExpression<Option<&'t Label>>, &'static str),
     Merge,
     Hole,
 }
@@ -63,7 +63,7 @@ pub(super) struct DraftEdge<'t> {
     pub(super) arc: Option<&'t Label>,
     /// The labels of the branches that begin with the arc's target, from the outermost to the
     /// innermost branch. They restrict the arc in addition to the label of its pipe.
-    pub(super) branch: Vec<&'t Label>,
+    pub(super) branch_labels: Vec<&'t Label>,
     pub(super) span: Span,
     /// True if the pipe is plain and has no white space on either side, as in `dport|ssh`.
     pub(super) glued: bool,
@@ -76,7 +76,7 @@ impl DraftEdge<'_> {
     /// Returns the span of the only label of the arc, or of the pipe if the arc is plain. The span
     /// is empty if several labels restrict the arc.
     pub(super) fn label_span(&self) -> Span {
-        match (self.arc, self.branch.as_slice()) {
+        match (self.arc, self.branch_labels.as_slice()) {
             (_, []) => self.span,
             (None, [label]) => label.span,
             _ => Span::new(self.span.start, self.span.start),
@@ -239,7 +239,7 @@ impl<'t> Draft<'t> {
     ) -> Subgraph<'t> {
         let owner = self.push_node(DraftStep::Hole, span, None);
         let body = self.lower_body(term, owner);
-        self.nodes[owner.0].step = DraftStep::Boolean(body, operator);
+        self.nodes[owner.0].step = DraftStep::Section(body, operator);
         Subgraph::from_node(owner)
     }
 
@@ -247,10 +247,10 @@ impl<'t> Draft<'t> {
         &mut self,
         term: &'t Term,
         owner: NodeId,
-    ) -> Boolean<Option<&'t Label>> {
+    ) -> BooleanExpression<Option<&'t Label>> {
         match term {
             Term::Hole(span) => {
-                Boolean::Filter(self.push_node(DraftStep::Hole, *span, Some(owner)))
+                BooleanExpression::Filter(self.push_node(DraftStep::Hole, *span, Some(owner)))
             }
             Term::Filter(node) => {
                 if let Some(mark) = &node.mark {
@@ -259,23 +259,23 @@ impl<'t> Draft<'t> {
                         "a mark leads a second arc to a filter, and no arc leads into an operand",
                     ));
                 }
-                Boolean::Filter(self.push_node(
+                BooleanExpression::Filter(self.push_node(
                     DraftStep::Filter(vec![node]),
                     node.span,
                     Some(owner),
                 ))
             }
-            Term::Not(not) => Boolean::Not(Box::new(self.lower_body(&not.term, owner))),
+            Term::Not(not) => BooleanExpression::Not(Box::new(self.lower_body(&not.term, owner))),
             Term::Pipeline(pipeline) => {
                 let first = Box::new(self.lower_body(&pipeline.first, owner));
-                let rest = pipeline.rest.iter().map(|stage| Link {
+                let rest = pipeline.rest.iter().map(|stage| SectionOperand {
                     classes: stage.arc.label.as_ref(),
                     body: self.lower_body(&stage.term, owner),
                 });
-                Boolean::Chain { first, rest: rest.collect() }
+                BooleanExpression::Chain { first, rest: rest.collect() }
             }
             Term::Group(group) => {
-                let links = group.branches.iter().map(|branch| Link {
+                let links = group.branches.iter().map(|branch| SectionOperand {
                     classes: branch.label.as_ref(),
                     body: self.lower_body(&branch.term, owner),
                 });
@@ -288,8 +288,8 @@ impl<'t> Draft<'t> {
                     );
                 }
                 match group.operator {
-                    Operator::Parallel | Operator::Union => Boolean::Any(links),
-                    Operator::Section => Boolean::All(links),
+                    Operator::Parallel | Operator::Union => BooleanExpression::Any(links),
+                    Operator::Section => BooleanExpression::All(links),
                 }
             }
         }
@@ -349,7 +349,7 @@ impl<'t> Draft<'t> {
             from,
             to: entry.node,
             arc: pipe.label,
-            branch: entry.labels.clone(),
+            branch_labels: entry.labels.clone(),
             span: pipe.span,
             glued: pipe.glued && pipe.label.is_none(),
             target: pipe.target,
@@ -379,7 +379,9 @@ impl<'t> Draft<'t> {
         };
         let wanted = text(pipe.label, &entry.labels);
         let at = self.edges.iter().position(|edge| {
-            edge.from == from && edge.to == entry.node && text(edge.arc, &edge.branch) == wanted
+            edge.from == from
+                && edge.to == entry.node
+                && text(edge.arc, &edge.branch_labels) == wanted
         })?;
         self.mistakes.push(
             Diagnostic::warning(pipe.span, REPEATED_ARC_MESSAGE)

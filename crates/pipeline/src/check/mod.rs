@@ -25,14 +25,14 @@ mod uses;
 
 use filter::{Arguments, EndpointFacts};
 
-use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
+use crate::graph::{Edge, FilterUse, Graph, Node, NodeId, Step};
 use crate::language::diagnose::{Diagnostic, sort_and_join_diagnostics};
 use crate::language::{Request, parse};
 use crate::registry::Registry;
 use crate::workers;
 
 pub(crate) use arguments::parse_arguments;
-pub use labels::classes_leaving;
+pub use labels::resolve_output_label;
 pub(crate) use lower::REPEATED_ARC_MESSAGE;
 pub use options::OPTIONS;
 
@@ -59,7 +59,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     let steps = used.into_iter().zip(resolved.bodies);
     let steps = steps.map(|(filter, body)| match (filter, body) {
         (Some(filter), _) => Step::Filter(Box::new(filter)),
-        (None, Some(body)) => Step::Boolean(body),
+        (None, Some(body)) => Step::Section(body),
         (None, None) => Step::Unknown,
     });
     let nodes = steps.zip(stream_forms.input_forms).zip(resolved.classifiers).zip(&draft.nodes);
@@ -68,7 +68,10 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
         Node { step, span: node.span, inside: node.inside, input_forms, classifiers }
     });
     let mut nodes: Vec<Node> = nodes.collect();
-    stream_forms.before.into_iter().for_each(|before| insert_before_operand(&mut nodes, before));
+    stream_forms
+        .insertions
+        .into_iter()
+        .for_each(|before| insert_before_operand(&mut nodes, before));
     let edges = draft.edges.iter().zip(resolved.classes).map(|(edge, classes)| Edge {
         from: edge.from,
         to: edge.to,
@@ -94,7 +97,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
 fn insert_before_operand(nodes: &mut Vec<Node>, before: forms::FilterInsertion) {
     let forms::FilterInsertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
-    let step = Step::Filter(Box::new(Use {
+    let step = Step::Filter(Box::new(FilterUse {
         description: filter,
         endpoint: &EndpointFacts::NONE,
         arguments: Arguments::from_parameter_defaults(filter.parameters),
@@ -108,7 +111,7 @@ fn insert_before_operand(nodes: &mut Vec<Node>, before: forms::FilterInsertion) 
     nodes[operand.0].classifiers = vec![first];
     nodes.push(node);
     if let Some(owner) = inside
-        && let Step::Boolean(body) = &mut nodes[owner.0].step
+        && let Step::Section(body) = &mut nodes[owner.0].step
     {
         body.insert_before(operand, first);
     }

@@ -5,7 +5,7 @@
 //! graph with the `needs` in each filter's description.
 
 use super::send_loops::sources_upstream;
-use crate::graph::{Edge, Graph, NodeId, Step, Use};
+use crate::graph::{Edge, FilterUse, Graph, NodeId, Step};
 use crate::language::Diagnostic;
 use crate::registry::Registry;
 use filter::{Classes, FilterKind, OutputForm, UsableInput, ValueRange};
@@ -13,7 +13,7 @@ use filter::{Classes, FilterKind, OutputForm, UsableInput, ValueRange};
 /// Returns a warning for each filter or sink without usable input.
 pub(super) fn warn_of_missing_input(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for (id, node) in graph.ids() {
+    for (id, node) in graph.nodes_with_ids() {
         let Some(used) =
             node.filter().filter(|used| !used.description.needs.usable_inputs.is_empty())
         else {
@@ -89,7 +89,7 @@ pub(super) fn warn_of_unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
 /// one. The warning is at the position of the source.
 pub(super) fn warn_of_one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
-    for (id, node) in graph.ids() {
+    for (id, node) in graph.nodes_with_ids() {
         let both = node.filter().and_then(|used| used.description.needs.two_way_classes);
         if !both.is_some_and(|classes| graph.outputs(id).any(|edge| graph.names_any(edge, classes)))
         {
@@ -112,7 +112,7 @@ pub(super) fn warn_of_one_sided_sources(graph: &Graph, registry: &dyn Registry) 
 
 /// Returns a source, in the syntax of a request, that observes both directions on the interface of
 /// `source`.
-fn suggest_both_directions(source: &Use) -> String {
+fn suggest_both_directions(source: &FilterUse) -> String {
     let interface = source.arguments.text("interface");
     let interface = interface.map_or_else(String::new, |interface| format!(" {interface}"));
     format!("rx{interface} both=yes")
@@ -163,7 +163,7 @@ impl<'g> UpstreamSearch<'g> {
         match (giver.description.kind, makes) {
             // The output of programs and other sources is unknown.
             (FilterKind::Source, _) => true,
-            _ if giver.is_process() => true,
+            _ if giver.has_own_process() => true,
             (_, true) => used.description.needs.required_input.is_empty(),
             (_, false) => self.is_reachable(edge.from),
         }
@@ -186,7 +186,7 @@ fn arc_label(graph: &Graph, classifier: NodeId, edge: &Edge) -> String {
         return edge.classes.to_string();
     };
     let is_group = |range: &ValueRange| (range.low, range.high) == (*low, *high);
-    if let Some((name, _)) = giver.groups.iter().find(|(_, range)| is_group(range)) {
+    if let Some((name, _)) = giver.class_groups.iter().find(|(_, range)| is_group(range)) {
         return (*name).to_owned();
     }
     let Classes::Number { names, .. } = giver.classes else { return edge.classes.to_string() };

@@ -108,7 +108,9 @@ pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -
         let value = match &option.value {
             None if known.kind == ParameterType::Flag => Ok(Value::Flag(true)),
             None => Err(("a value is missing".to_owned(), option.span)),
-            Some(text) => parse_value(known, &text.lossy()).map_err(|what| (what, text.span)),
+            Some(text) => {
+                parse_value(known, &text.to_string_lossy()).map_err(|what| (what, text.span))
+            }
         };
         match value {
             Ok(value) => given.set(known.name, value),
@@ -153,8 +155,10 @@ pub(super) fn check_node_options(request: &Request, graph: &Graph) -> Vec<Diagno
     let wrong = request.options.iter().filter_map(|option| {
         let text = option.value.as_ref()?;
         let (checked, help) = match option.key.text.as_str() {
-            signal::SIGNAL_OPTION => (signal::check_option(&text.lossy(), graph), SIGNAL_HELP),
-            ring_size::RING_OPTION => (ring_size::check(&text.lossy(), graph), RING_HELP),
+            signal::SIGNAL_OPTION => {
+                (signal::check_option(&text.to_string_lossy(), graph), SIGNAL_HELP)
+            }
+            ring_size::RING_OPTION => (ring_size::check(&text.to_string_lossy(), graph), RING_HELP),
             _ => return None,
         };
         let what = format!("`--{}`: {}", option.key.text, checked.err()?);

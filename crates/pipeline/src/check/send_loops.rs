@@ -1,15 +1,15 @@
 //! Rejection of requests that send frames to the interface on which they observe them, because the
 //! frames would circulate forever. [CONTRACT 2]
 
-use crate::graph::{Graph, NodeId, Use, reachable};
+use crate::graph::{FilterUse, Graph, NodeId, reachable};
 use crate::language::Diagnostic;
 
 /// Reports each sink that sends frames to an interface if a source upstream of the sink observes
 /// the frames sent there.
 pub(super) fn find_send_loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for (id, node) in graph.ids() {
-        let Some(outlet) = node.filter().and_then(Use::outlet) else { continue };
+    for (id, node) in graph.nodes_with_ids() {
+        let Some(outlet) = node.filter().and_then(FilterUse::outlet) else { continue };
         let sees = |head: &NodeId| {
             let Some(source) = graph.node(*head).filter() else { return false };
             let of = |name: &str| source.arguments.text(name);

@@ -5,12 +5,12 @@ use filter::{Description, FilterKind};
 
 use super::literature_names;
 use super::lower::{Draft, DraftStep};
-use crate::graph::{NodeId, Use};
+use crate::graph::{FilterUse, NodeId};
 use crate::language::label::truncate_word;
 use crate::language::limits::PROGRAMS_MAX;
 use crate::language::tree::FilterTerm;
 use crate::language::{Diagnostic, Span, nearest};
-use crate::prefix::{described, terms};
+use crate::prefix::{shared_source, terms};
 use crate::registry::Registry;
 
 pub(super) fn check_shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
@@ -114,7 +114,7 @@ fn look_up_name(
         draft.mistakes.push(unknown_filter_error(name, place, registry));
     }
     let entry = entry.map(|entry| match entry.name == terms::SHARED_SOURCE {
-        true => described::describe_shared_source(entry, first, registry),
+        true => shared_source::describe_shared_source(entry, first, registry),
         false => entry,
     });
     draft.nodes[id.0].entry = entry;
@@ -135,7 +135,7 @@ fn unknown_filter_error(name: &str, place: Span, registry: &dyn Registry) -> Dia
 fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let (what, place) = match (&node.step, node.entry) {
-        (DraftStep::Boolean(_, operator), _) => (format!("`{operator}`"), node.span),
+        (DraftStep::Section(_, operator), _) => (format!("`{operator}`"), node.span),
         (DraftStep::Filter(uses), Some(entry)) if entry.kind != FilterKind::Source => {
             (format!("`{}`", entry.name), name_span(uses, node.span))
         }
@@ -171,7 +171,7 @@ fn check_inner_source(draft: &mut Draft<'_>, id: NodeId) {
 
 /// Reports operands of `++`, `+*` and `!` that have side effects. Some filters have side effects
 /// only with certain arguments.
-pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<FilterUse>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
             check_operand(draft, NodeId(index), owner, used);
@@ -179,7 +179,7 @@ pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     }
 }
 
-fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
+fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &FilterUse) {
     let node = &draft.nodes[id.0];
     let DraftStep::Filter(uses) = &node.step else { return };
     let (entry, kind) = (used.description, used.effect().kind);
@@ -192,7 +192,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
         _ => "is not a filter",
     };
     let operator = match &draft.nodes[owner.0].step {
-        DraftStep::Boolean(_, operator) => *operator,
+        DraftStep::Section(_, operator) => *operator,
         _ => "!",
     };
     let what = format!("`{}` cannot be an operand of `{operator}`", entry.name);
@@ -281,7 +281,7 @@ fn is_on_cycle(successors: &[Vec<usize>], node: usize) -> bool {
 
 /// Reports filters with `untrusted=yes` that cannot run in a process of their own: operands,
 /// filters in cycles, and filters that report at the end instead of emitting blocks.
-pub(super) fn check_untrusted_filters(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+pub(super) fn check_untrusted_filters(draft: &mut Draft<'_>, used: &[Option<FilterUse>]) {
     let successors = successors(draft);
     for (index, used) in used.iter().enumerate() {
         let Some(used) = used.as_ref().filter(|used| used.is_untrusted()) else { continue };

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::language::tree::{Argument, Branch, Class, Classes, FilterTerm, Label, Operator};
+use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Label, LabelEntry, Operator};
 use crate::language::tree::{Pipeline, Request, Stage, Term, Text, Value};
 
 /// Name of the filter whose branches are numbered.
@@ -70,7 +70,7 @@ fn number_branches(before: &mut Term, next: &mut Term) {
     }
     for (Branch { label, term, .. }, value) in group.branches.iter_mut().zip(1..) {
         let span = term.span();
-        let class = Class::One(Value::Number { value, hex: false, span });
+        let class = LabelEntry::One(Value::Number { value, hex: false, span });
         *label = Some(Label { inverted: false, classes: Classes::List(vec![class]), span });
     }
 }

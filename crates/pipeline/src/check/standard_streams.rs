@@ -11,7 +11,7 @@ pub(super) fn find_mixed_output(graph: &Graph) -> Vec<Diagnostic> {
     let mut capture = None;
     let mut lines = Vec::new();
     let mut found = Vec::new();
-    for (id, node) in graph.ids() {
+    for (id, node) in graph.nodes_with_ids() {
         match (graph.standard_output(id), capture) {
             (StandardOutput::Unused, _) => {}
             (StandardOutput::Lines, _) => lines.push(node),
@@ -33,7 +33,7 @@ pub(super) fn find_mixed_output(graph: &Graph) -> Vec<Diagnostic> {
 
 /// Reports each source that reads standard input besides the first.
 pub(super) fn find_shared_input(graph: &Graph) -> Vec<Diagnostic> {
-    let mut readers = graph.ids().filter(|(id, _)| graph.reads_standard_input(*id));
+    let mut readers = graph.nodes_with_ids().filter(|(id, _)| graph.reads_standard_input(*id));
     let Some((_, first)) = readers.next() else { return Vec::new() };
     let report = |node: &Node| {
         let (name, first) = (node.name(), first.name());

@@ -3,15 +3,17 @@
 
 use super::lower::{Draft, DraftStep};
 use super::shape::name_span;
-use crate::graph::Use;
+use crate::graph::FilterUse;
 use crate::language::Diagnostic;
-use filter::{STATE, STATE_MODE_PARAMETER, StateScope};
+use filter::{STATE_MODE_PARAMETER, STATE_PARAMETER, StateScope};
 
 /// Reports filters that cannot publish state: stateless and untrusted filters, and filters whose
 /// state name is already in use. Also reports `state_mode=` without `state=`.
-pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<FilterUse>]) {
     for (index, one) in used.iter().enumerate() {
-        let Some(one) = one.as_ref().filter(|one| one.description.user.is_some()) else { continue };
+        let Some(one) = one.as_ref().filter(|one| one.description.constructor.is_some()) else {
+            continue;
+        };
         let description = one.description;
         let DraftStep::Filter(nodes) = &draft.nodes[index].step else { continue };
         let place = name_span(nodes, draft.nodes[index].span);
@@ -41,7 +43,7 @@ pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<Use>]
             let why = "it runs in an untrusted process, which could publish anything";
             draft.mistakes.push(refused(why));
         } else if twice {
-            let what = format!("`{}={name}` is given twice", STATE.name);
+            let what = format!("`{}={name}` is given twice", STATE_PARAMETER.name);
             let why = "a name belongs to one filter";
             let hint = "with the same mark in both places (`--name=X`) it is one filter, whose \
                         output continues in both; or put it before the branches";

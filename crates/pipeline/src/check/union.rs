@@ -12,7 +12,7 @@ use filter::{Arguments, ObservedSource, SourceOverlap, Value};
 
 use super::arguments::parse_arguments;
 use super::lower::{Draft, DraftPipe, DraftStep, Subgraph, SubgraphInput, SubgraphOutput};
-use crate::graph::{Boolean, Link, NodeId, Use, reachable};
+use crate::graph::{BooleanExpression, FilterUse, NodeId, SectionOperand, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
@@ -163,7 +163,7 @@ impl<'t> Draft<'t> {
         for (node, _) in begun {
             match &source {
                 None => source = Some(self.lower_filter(node)),
-                Some(Subgraph { exit: SubgraphOutput::Node(id), .. }) => self.add_use(*id, node),
+                Some(Subgraph { exit: SubgraphOutput::Node(id), .. }) => self.add_term(*id, node),
                 Some(_) => {}
             }
         }
@@ -174,7 +174,7 @@ impl<'t> Draft<'t> {
         let owner = self.push_node(DraftStep::Hole, span, None);
         let links: Vec<_> =
             begun.iter().map(|(_, rest)| self.branch_operand(rest, owner)).collect();
-        self.nodes[owner.0].step = DraftStep::Boolean(Boolean::Any(links), "++");
+        self.nodes[owner.0].step = DraftStep::Section(BooleanExpression::Any(links), "++");
         let entry = SubgraphInput { node: owner, labels: Vec::new() };
         self.connect(&source.exit, DraftPipe::plain(span), &[entry]);
         Subgraph { entries: source.entries, exit: SubgraphOutput::Node(owner) }
@@ -182,7 +182,7 @@ impl<'t> Draft<'t> {
 
     /// Records that the filter term `node` denotes the node `id` of the graph, in addition to the
     /// terms recorded before.
-    fn add_use(&mut self, id: NodeId, node: &'t FilterTerm) {
+    fn add_term(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);
         }
@@ -194,24 +194,28 @@ impl<'t> Draft<'t> {
     /// Returns the operand that represents a `++` branch in the section `owner`. `rest` contains
     /// the stages of the branch after its source. If there are none, the operand selects every
     /// block.
-    fn branch_operand(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
+    fn branch_operand(
+        &mut self,
+        rest: &'t [Stage],
+        owner: NodeId,
+    ) -> SectionOperand<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
-            return Link { classes: None, body: Boolean::All(Vec::new()) };
+            return SectionOperand { classes: None, body: BooleanExpression::All(Vec::new()) };
         };
         let mut body = self.lower_body(&first.term, owner);
         if !rest.is_empty() {
-            let rest = rest.iter().map(|stage| Link {
+            let rest = rest.iter().map(|stage| SectionOperand {
                 classes: stage.arc.label.as_ref(),
                 body: self.lower_body(&stage.term, owner),
             });
-            body = Boolean::Chain { rest: rest.collect(), first: Box::new(body) };
+            body = BooleanExpression::Chain { rest: rest.collect(), first: Box::new(body) };
         }
-        Link { classes: first.arc.label.as_ref(), body }
+        SectionOperand { classes: first.arc.label.as_ref(), body }
     }
 }
 
 /// Reports operands of a `++` that may emit the same block.
-pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
+pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<FilterUse>]) {
     let mut mistakes = Vec::new();
     for UnionOperands { span, operands } in &draft.united {
         let heads: Vec<Vec<NodeId>> =
@@ -249,7 +253,7 @@ fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,
     (draft, span): (&Draft<'_>, Span),
-    used: &mut [Option<Use>],
+    used: &mut [Option<FilterUse>],
 ) -> Option<Diagnostic> {
     let observed = |id: NodeId| -> Option<ObservedSource> {
         let used = used[id.0].as_ref()?;
@@ -282,7 +286,7 @@ fn overlap_error(
 
 /// Sets `loopback=no` for one of two sources, because the other source observes all packets of the
 /// loopback interface too. Returns false if neither source has `loopback=yes`.
-fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
+fn exclude_loopback(used: &mut [Option<FilterUse>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();
         used.is_some_and(|used| used.arguments.get("loopback") == Some(&Value::Flag(true)))
@@ -301,7 +305,7 @@ fn source_text(draft: &Draft<'_>, id: NodeId) -> String {
             let arguments = node.arguments.iter().map(|argument| {
                 let key =
                     argument.key.as_ref().map_or(String::new(), |key| format!("{}=", key.text));
-                format!(" {key}{}", argument.value.lossy())
+                format!(" {key}{}", argument.value.to_string_lossy())
             });
             crate::language::label::truncate_word(&format!(
                 "{}{}",

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use filter::{Classes, FilterKind};
 
 use super::lower::{Draft, DraftStep};
-use crate::graph::{Boolean, Link, NodeId};
+use crate::graph::{BooleanExpression, NodeId, SectionOperand};
 
 /// The filters that may have determined the class of a block, found by a search upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub(super) struct Classifiers {
     pub(super) nodes: Vec<NodeId>,
     /// True if the search upstream met an error. Filters that it did not find may then determine
     /// the class.
-    pub(super) unknown: bool,
+    pub(super) is_incomplete: bool,
 }
 
 impl Classifiers {
     /// Adds the classifiers in `other` without sorting the nodes; [`Self::into_sorted`] sorts them.
     fn add(&mut self, other: &Self) {
         self.nodes.extend(&other.nodes);
-        self.unknown |= other.unknown;
+        self.is_incomplete |= other.is_incomplete;
     }
 
     fn into_sorted(mut self) -> Self {
@@ -74,7 +74,7 @@ impl<'d, 't> Upstream<'d, 't> {
     /// enter it.
     pub(super) fn classifiers_after_body<L>(
         &self,
-        body: &Boolean<L>,
+        body: &BooleanExpression<L>,
         entry: &Classifiers,
     ) -> Classifiers {
         let mut classifiers = Classifiers::default();
@@ -93,7 +93,7 @@ impl<'d, 't> Upstream<'d, 't> {
             }
             let keeps_class = match &self.draft.nodes[id.0].step {
                 DraftStep::Filter(_) | DraftStep::Hole => self.add_filter(id, &mut classifiers),
-                DraftStep::Boolean(body, _) => self.add_last_classifiers(body, &mut classifiers),
+                DraftStep::Section(body, _) => self.add_last_classifiers(body, &mut classifiers),
                 DraftStep::Merge => true,
             };
             if keeps_class {
@@ -108,7 +108,7 @@ impl<'d, 't> Upstream<'d, 't> {
     fn add_filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
         match self.draft.nodes[id.0].entry {
             None => {
-                classifiers.unknown = true;
+                classifiers.is_incomplete = true;
                 false
             }
             Some(entry) => match entry.classes {
@@ -124,17 +124,23 @@ impl<'d, 't> Upstream<'d, 't> {
     /// Adds to the classifiers those filters of a section's expression that may be the last to
     /// classify a block. Returns true if a block may pass the expression without getting a class
     /// there.
-    fn add_last_classifiers<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
+    fn add_last_classifiers<L>(
+        &self,
+        body: &BooleanExpression<L>,
+        classifiers: &mut Classifiers,
+    ) -> bool {
         match body {
-            Boolean::Filter(id) => self.add_filter(*id, classifiers),
-            Boolean::Not(_) => true,
-            Boolean::Any(links) => links.iter().fold(false, |open, Link { body, .. }| {
-                self.add_last_classifiers(body, classifiers) | open
-            }),
-            Boolean::All(links) => {
+            BooleanExpression::Filter(id) => self.add_filter(*id, classifiers),
+            BooleanExpression::Not(_) => true,
+            BooleanExpression::Any(links) => {
+                links.iter().fold(false, |open, SectionOperand { body, .. }| {
+                    self.add_last_classifiers(body, classifiers) | open
+                })
+            }
+            BooleanExpression::All(links) => {
                 links.iter().rev().all(|link| self.add_last_classifiers(&link.body, classifiers))
             }
-            Boolean::Chain { first, rest } => {
+            BooleanExpression::Chain { first, rest } => {
                 rest.iter().rev().all(|link| self.add_last_classifiers(&link.body, classifiers))
                     && self.add_last_classifiers(first, classifiers)
             }

@@ -5,7 +5,7 @@
 use super::arguments::{ArgumentTexts, parse_arguments};
 use super::links;
 use super::lower::{Draft, DraftStep};
-use crate::graph::Use;
+use crate::graph::FilterUse;
 use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Name};
 use crate::language::write_quoted;
@@ -16,7 +16,10 @@ use filter::{Arguments, Value};
 /// Returns the filter of each node, or `None` for a section, a merge or an unknown name. Adds to
 /// the draft the mistakes in the filters' arguments and pins, and the parameter values to insert
 /// into the text of the request.
-pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
+pub(super) fn resolve_uses(
+    draft: &mut Draft<'_>,
+    registry: &dyn Registry,
+) -> Vec<Option<FilterUse>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
     let mut texts = Vec::with_capacity(draft.nodes.len());
@@ -36,7 +39,7 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
         let read = node.entry.zip(given).map(|(description, given)| {
             let (arguments, read) =
                 parse_arguments(given, description, &none, registry, &mut mistakes);
-            let used = Use {
+            let used = FilterUse {
                 description,
                 endpoint: registry.endpoint(description),
                 arguments,
@@ -61,7 +64,7 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
 /// parameters, with the byte offsets at which to insert them into the text of the request.
 fn validate(
     draft: &Draft<'_>,
-    used: &mut [Option<Use>],
+    used: &mut [Option<FilterUse>],
     texts: &[Option<ArgumentTexts<'_>>],
     registry: &dyn Registry,
     mistakes: &mut Vec<Diagnostic>,
@@ -72,7 +75,7 @@ fn validate(
         let (Some(used), Some(read)) = (used, read) else { continue };
         let (entry, arguments) = (used.description, std::mem::take(&mut used.arguments));
         used.arguments = arguments.with_link_types(links);
-        if !read.valid {
+        if !read.is_valid {
             continue;
         }
         if let Some((parameter, value)) =

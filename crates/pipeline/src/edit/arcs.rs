@@ -146,13 +146,12 @@ fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTe
     let mut fresh = MarkGenerator::new(request);
     let path = filter_path(request, at);
     match path.and_then(|path| term_at_mut(request, &path)) {
-        Some(Term::Filter(found)) => Ok(fresh.reference(found)),
+        Some(Term::Filter(found)) => Ok(fresh.new_use(found)),
         _ => Err(InvalidEdit(format!("the request has no `{node}`"))),
     }
 }
 
-/// Returns the spans of those filter terms of a node that have an incoming arc. `at` is the span of
-/// the node.
+/// Returns the spans of a node's filter terms that have an incoming arc. `at` is the node's span.
 fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
     let leads = |span: &Span| filter_path(request, *span).is_some_and(|p| has_parent(request, &p));
     uses(request, at).into_iter().filter(leads).collect()
@@ -320,7 +319,7 @@ fn add_missing_sinks(
         let Some(used) = node.filter() else { continue };
         let source = node.kind() == Some(FilterKind::Source);
         let sink = node.kind() == Some(FilterKind::Sink);
-        if sink || used.description.ends_with_report() || node.is_process() && !source {
+        if sink || used.description.ends_with_report() || node.has_own_process() && !source {
             continue;
         }
         let Some((here, _)) = origin(node.span) else { continue };
@@ -369,8 +368,7 @@ fn old_parents(
     parents
 }
 
-/// Returns the subtree of a node, or of one class of a node, as text that can be attached to
-/// another path.
+/// Returns the subtree of a node, or of one class of a node, as text for another path.
 ///
 /// # Errors
 ///

@@ -63,7 +63,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
         if splits {
             return Err(refused());
         }
-        let reference = Term::Filter(marks.reference(node));
+        let reference = Term::Filter(marks.new_use(node));
         let arc = Pipe { label: branch.label, span: INSERTED_SPAN };
         request
             .pipelines

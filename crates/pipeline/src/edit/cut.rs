@@ -182,7 +182,7 @@ fn divide_group(
         branches.push(Branch { label, term: chain(term, after), span });
     } else {
         let Some((joins, next)) = after.first_mut() else { return Ok(()) };
-        let same = vec![(joins.clone(), marks.references(next)?)];
+        let same = vec![(joins.clone(), marks.new_uses(next)?)];
         let own = Branch { label, term: chain(term, same), span };
         let others = match divided.branches.len() {
             1 => divided.branches.remove(0),
@@ -266,7 +266,7 @@ pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'
             Some(index) => pipeline.rest.get(index).map(|stage| &stage.term),
         }
     });
-    found.map_or_else(Vec::new, exits)
+    found.map_or_else(Vec::new, output_filters)
 }
 
 /// Returns the label of the arc into the filter at a position, including the leading `|`, or `None`
@@ -292,15 +292,15 @@ pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String
 
 /// Returns the filters whose output leaves a term. An entry is `None` for a missing filter, and for
 /// an expression with `++`, `+*` or `!`.
-fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
+fn output_filters(term: &Term) -> Vec<Option<&FilterTerm>> {
     match term {
         Term::Hole(_) | Term::Not(_) => vec![None],
         Term::Filter(node) => vec![Some(node)],
         Term::Pipeline(pipeline) => {
-            pipeline.rest.last().map_or_else(Vec::new, |stage| exits(&stage.term))
+            pipeline.rest.last().map_or_else(Vec::new, |stage| output_filters(&stage.term))
         }
         Term::Group(group) if group.operator == Operator::Parallel => {
-            group.branches.iter().flat_map(|branch| exits(&branch.term)).collect()
+            group.branches.iter().flat_map(|branch| output_filters(&branch.term)).collect()
         }
         Term::Group(_) => vec![None],
     }

@@ -40,7 +40,7 @@ pub enum Edit {
         node: String,
     },
     /// Sets arguments of a filter without losing its state.
-    Argument {
+    SetArguments {
         /// Name, mark or number of the node whose arguments change.
         node: String,
         /// The new values, each as `NAME=VALUE`, in the syntax of a request.
@@ -98,7 +98,7 @@ pub enum Edit {
     /// Replaces the entire text of the request. Filters that are equal and in the same order in
     /// both texts (their longest common subsequence) keep their state. Filters between them keep
     /// their state if their names are equal.
-    Whole(String),
+    ReplaceText(String),
 }
 
 /// An output of a node: the blocks of some classes that leave the node.
@@ -120,18 +120,18 @@ pub enum Position {
     After,
     /// The new filter is inserted beside the node's successors, on a new branch that receives a
     /// copy of the node's output.
-    At,
+    Beside,
 }
 
 impl Position {
-    pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::At];
+    pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::Beside];
 
     /// Returns the keyword that denotes the position in an edit.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
             Self::After => "after",
-            Self::At => "at",
+            Self::Beside => "at",
         }
     }
 }

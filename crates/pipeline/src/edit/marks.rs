@@ -100,7 +100,7 @@ impl MarkGenerator {
 
     /// Returns a new filter term that denotes the same node as `node`, with its name and mark but
     /// without arguments. Adds a mark to `node` if it has none.
-    pub(super) fn reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
+    pub(super) fn new_use(&mut self, node: &mut FilterTerm) -> FilterTerm {
         let mark = match &node.mark {
             Some(mark) => mark.clone(),
             None => self.fresh_name(&node.name.text),
@@ -124,14 +124,14 @@ impl MarkGenerator {
     /// Returns a term that refers by marks to the nodes with which `term` begins, so that a second
     /// arc can lead to them. Adds a mark to each of these nodes that has none. Fails if one of them
     /// is an operand of `++`, `+*` or `!`, which can have only one incoming arc.
-    pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
+    pub(super) fn new_uses(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
-            Term::Filter(node) => Ok(Term::Filter(self.reference(node))),
-            Term::Pipeline(Pipeline { first, .. }) => self.references(first),
+            Term::Filter(node) => Ok(Term::Filter(self.new_use(node))),
+            Term::Pipeline(Pipeline { first, .. }) => self.new_uses(first),
             Term::Group(Group { operator: Operator::Parallel, branches, span }) => {
                 let mut all = Vec::new();
                 for Branch { label, term, span } in branches {
-                    let term = self.references(term)?;
+                    let term = self.new_uses(term)?;
                     all.push(Branch { label: label.clone(), term, span: *span });
                 }
                 Ok(Term::Group(Group { operator: Operator::Parallel, branches: all, span: *span }))

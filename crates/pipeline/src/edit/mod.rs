@@ -21,11 +21,11 @@ mod argument;
 mod attach;
 mod classes;
 mod cut;
+mod filter_edit;
 mod find;
 mod kinds;
 mod marks;
 mod origins;
-mod place;
 mod remove;
 mod replacement;
 mod sequence;
@@ -64,7 +64,7 @@ impl Edit {
             }
             Self::Replace { node, filter } => Self::Replace { node, filter: resolve(&filter) },
             Self::Add { filter, below } => Self::Add { filter: resolve(&filter), below },
-            Self::Whole(text) => Self::Whole(resolve(&text)),
+            Self::ReplaceText(text) => Self::ReplaceText(resolve(&text)),
             Self::Sequence(edits) => Self::Sequence(
                 edits.iter().map(|edit| edit.resolve_unset_parameters(registry)).collect(),
             ),
@@ -111,7 +111,7 @@ impl Edit {
         self.check_unshared(&request)?;
         match self {
             Self::Sequence(_) => Err(InvalidEdit("it is several edits".to_owned())),
-            Self::Whole(new) => replace_text(&request, new).map(unread),
+            Self::ReplaceText(new) => replace_text(&request, new).map(unread),
             Self::Add { .. }
             | Self::RemoveBelow { .. }
             | Self::Reattach { .. }
@@ -122,8 +122,8 @@ impl Edit {
             | Self::Replace { node, .. }
             | Self::Move { node, .. }
             | Self::Upgrade { node }
-            | Self::Argument { node, .. } => {
-                place::apply_term_edit(self, node, request, registry).map(unread)
+            | Self::SetArguments { node, .. } => {
+                filter_edit::apply_term_edit(self, node, request, registry).map(unread)
             }
         }
     }

@@ -13,7 +13,7 @@ pub(super) struct Origins {
     /// Each mark of the old text, with the span of the first filter term that has it.
     marks: Vec<(String, Span)>,
     /// The spans of all filter terms whose mark an earlier term has too.
-    repeated: Vec<Span>,
+    later_uses: Vec<Span>,
 }
 
 impl Origins {
@@ -27,13 +27,13 @@ impl Origins {
                 false => marks.push((mark.text.clone(), node.span)),
             }
         }
-        Self { filters: all, marks, repeated }
+        Self { filters: all, marks, later_uses: repeated }
     }
 
     /// Returns the name and the span of each node in the old text. For a node with several filter
     /// terms, returns the span of the first.
     pub(super) fn first_uses(&self) -> impl Iterator<Item = (&str, Span)> {
-        let later = |at: Span| self.repeated.contains(&at);
+        let later = |at: Span| self.later_uses.contains(&at);
         let first = self.filters.iter().filter(move |(_, span)| !later(*span));
         first.map(|(name, span)| (name.as_str(), *span))
     }

@@ -171,6 +171,6 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
 /// Returns the node whose first filter term has this span in the graph's text, or `None` if there
 /// is none.
 pub(super) fn node_at(graph: &Graph, at: Span) -> Option<NodeId> {
-    let found = graph.ids().find(|(_, node)| node.span == at);
+    let found = graph.nodes_with_ids().find(|(_, node)| node.span == at);
     found.map(|(id, _)| id)
 }

@@ -77,7 +77,8 @@ fn v3_set_argument_replaces_the_value_in_place() {
     ] {
         assert_eq!(apply_words(line, words), why, "{words}");
     }
-    let whole = Edit::Whole("rx | sample 4 | sample 3 | tcp".to_owned()).apply(line, &CATALOG);
+    let whole =
+        Edit::ReplaceText("rx | sample 4 | sample 3 | tcp".to_owned()).apply(line, &CATALOG);
     let old: Vec<bool> =
         whole.expect("whole").filters.iter().map(|(_, old)| old.is_some()).collect();
     assert_eq!(old, [true, false, true, true], "equal filters match before others of their name");
@@ -93,7 +94,7 @@ fn v18_filter_moved_to_a_sandbox_keeps_its_identity() {
     assert_eq!(home, line);
     assert_eq!(apply_words(&apart, "move tcp process"), line.replace("thread1", "thread0"));
     for (from, to) in [(line, &apart), (&apart, &home)] {
-        let edited = Edit::Whole(to.clone()).apply(from, &CATALOG).expect("whole");
+        let edited = Edit::ReplaceText(to.clone()).apply(from, &CATALOG).expect("whole");
         assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "{from}: {edited:?}");
     }
 }
@@ -130,8 +131,9 @@ fn v3_unchanged_filters_keep_their_identity() {
     for (new, _) in &edited.filters {
         assert!(["rx", "count", "print"].contains(&&edited.text[new.start..new.end]));
     }
-    let whole =
-        Edit::Whole("rx | count | tcp | print".to_owned()).apply(line, &CATALOG).expect("whole");
+    let whole = Edit::ReplaceText("rx | count | tcp | print".to_owned())
+        .apply(line, &CATALOG)
+        .expect("whole");
     let old: Vec<_> = whole.filters.iter().map(|(_, old)| *old).collect();
     assert_eq!(old, [place("rx", 0), place("count", 0), None, place("print", 0)]);
 }

@@ -18,7 +18,7 @@ const BELOW_KEYWORD: &str = "below";
 /// The keyword that makes `remove` fail if there are nodes below the node to remove.
 const LEAF_KEYWORD: &str = "leaf";
 /// The keyword that makes `remove` also remove everything below the node.
-const ALL: &str = "all";
+const ALL_KEYWORD: &str = "all";
 
 /// The word that separates the edits of one change.
 const EDIT_SEPARATOR: &str = ",";
@@ -52,8 +52,8 @@ impl Edit {
             ["add", filter @ ..] if !filter.is_empty() => {
                 Self::Add { filter: filter.join(" "), below: None }
             }
-            ["remove", node, what] if [LEAF_KEYWORD, ALL].contains(what) => {
-                Self::RemoveBelow { node: owned(node), all: *what == ALL }
+            ["remove", node, what] if [LEAF_KEYWORD, ALL_KEYWORD].contains(what) => {
+                Self::RemoveBelow { node: owned(node), all: *what == ALL_KEYWORD }
             }
             ["move", node, BELOW_KEYWORD, output] => {
                 Self::Reattach { node: owned(node), from: None, below: NodeOutput::parse(output) }
@@ -79,14 +79,14 @@ impl Edit {
             }
             ["upgrade", node] => Self::Upgrade { node: owned(node) },
             ["arg", node, arguments @ ..] if !arguments.is_empty() => {
-                Self::Argument { node: owned(node), arguments: arguments.join(" ") }
+                Self::SetArguments { node: owned(node), arguments: arguments.join(" ") }
             }
             _ => return Err(InvalidEdit(EDIT_USAGE.to_owned())),
         })
     }
 
-    /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::Whole`], returns
-    /// the text.
+    /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::ReplaceText`],
+    /// returns the text.
     #[must_use]
     pub fn to_words(&self) -> Vec<String> {
         let (parent, output);
@@ -96,14 +96,14 @@ impl Edit {
             Self::Replace { node, filter } => &["replace", node, "with", filter],
             Self::Move { node, space } => &["move", node, "to", space],
             Self::Upgrade { node } => &["upgrade", node],
-            Self::Argument { node, arguments } => &["arg", node, arguments],
+            Self::SetArguments { node, arguments } => &["arg", node, arguments],
             Self::Add { filter, below: None } => &["add", filter],
             Self::Add { filter, below: Some(below) } => {
                 output = below.to_string();
                 &["add", filter, BELOW_KEYWORD, &output]
             }
             Self::RemoveBelow { node, all } => {
-                &["remove", node, if *all { ALL } else { LEAF_KEYWORD }]
+                &["remove", node, if *all { ALL_KEYWORD } else { LEAF_KEYWORD }]
             }
             Self::Reattach { node, from: None, below } => {
                 output = below.to_string();
@@ -121,7 +121,7 @@ impl Edit {
                 output = from.to_string();
                 &["sever", node, "from", &output]
             }
-            Self::Whole(text) => &[text],
+            Self::ReplaceText(text) => &[text],
             Self::Sequence(edits) => {
                 let words: Vec<Vec<String>> = edits.iter().map(Self::to_words).collect();
                 return words.join(&EDIT_SEPARATOR.to_owned());

@@ -4,8 +4,8 @@
 //! plan. Values that differ from the expectation by more than a factor of two are marked. The
 //! measurements are passed in, so this module reads no clock. [SL §7.1]
 
+use super::describe;
 use super::table::{COLUMNS, Table};
-use super::words;
 use crate::format::format_one_decimal;
 use crate::graph::NodeId;
 use crate::names::{cost_key, unique_names};
@@ -80,7 +80,7 @@ pub fn format_analysis(plan: &Plan, measured: &Measurements) -> String {
         format!("{}\n{}", node_table(plan, measured, &names), edge_table(plan, measured, &names));
     for program in &measured.programs {
         text.push('\n');
-        words::write_wrapped(&mut text, &program.format_program(plan, &names), COLUMNS);
+        describe::write_wrapped(&mut text, &program.format_program(plan, &names), COLUMNS);
     }
     text
 }
@@ -129,7 +129,7 @@ fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
         ">copies",
         "",
     ]);
-    for (id, _) in plan.graph.ids() {
+    for (id, _) in plan.graph.nodes_with_ids() {
         let Some(node) = measured.nodes.get(id.0) else { continue };
         let expected = plan.expected_cost(id);
         let mean = node.ns_per_block();
@@ -262,7 +262,7 @@ fn format_ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 /// only the costs of filters that read whole blocks.
 pub fn learn_costs(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
-    for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
+    for (id, node) in plan.graph.nodes_with_ids().filter(|(_, node)| node.filter().is_some()) {
         let Some(counted) = measured.nodes.get(id.0) else { continue };
         if counted.blocks < SHARE_BLOCKS_MIN {
             too_few += 1;
@@ -273,7 +273,7 @@ pub fn learn_costs(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> u
         // The first filter that needs header offsets pays for finding them. For a filter that reads
         // only the head, a calibration is therefore more accurate than a run.
         let all = node.filter().is_some_and(|used| used.effect().reads == ReadDepth::All);
-        let learns = !node.is_process() && (all || !costs.is_calibrated());
+        let learns = !node.has_own_process() && (all || !costs.is_calibrated());
         match counted.ns_per_block().filter(|_| learns) {
             Some(_) if counted.blocks < LEARNED_BLOCKS_MIN && counted.busy_ns < LEARNED_NS_MIN => {
                 too_few += 1;

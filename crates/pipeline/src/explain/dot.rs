@@ -29,11 +29,13 @@ pub fn format_dot(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
             quoted_dot_string(&name)
         );
         let here = |id: usize| plan.placements[id].space == number;
-        for (id, node) in graph.ids().filter(|(id, node)| node.inside.is_none() && here(id.0)) {
+        for (id, node) in
+            graph.nodes_with_ids().filter(|(id, node)| node.inside.is_none() && here(id.0))
+        {
             let shape = match node.kind() {
                 Some(FilterKind::Source) => ", shape=cds, style=solid",
                 Some(FilterKind::Sink) => ", peripheries=2, style=solid",
-                _ if node.is_process() => ", style=dashed",
+                _ if node.has_own_process() => ", style=dashed",
                 _ => "",
             };
             let mut lines = vec![node_text(graph, id)];

@@ -21,7 +21,7 @@ pub fn format_drawing(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
 /// Returns the nodes of a connected component, except operands, in drawing order: each node follows
 /// its inputs; subject to that, nodes are ordered by space and, within a space, in text order.
 pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
-    let nodes = plan.graph.ids();
+    let nodes = plan.graph.nodes_with_ids();
     let drawn = nodes
         .filter(|(id, node)| node.inside.is_none() && plan.space_of(*id).component == component)
         .map(|(id, _)| id.0);
@@ -54,7 +54,7 @@ pub(super) fn draw_nodes(
 /// function sets the space.
 fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
     let graph = &plan.graph;
-    let nodes = graph.ids().map(|(id, _)| {
+    let nodes = graph.nodes_with_ids().map(|(id, _)| {
         let space = plan.placements.get(id.0).map_or(0, |placed| placed.space);
         DrawnNode { space, ..node(id) }
     });

@@ -45,7 +45,7 @@ impl Page {
     #[must_use]
     pub fn for_entry(entry: &Description, endpoint: &EndpointFacts) -> Self {
         let own = Section { title: "Parameters", facts: describe_parameters(entry.parameters) };
-        let common = if entry.user.is_some() { common_parameters() } else { Vec::new() };
+        let common = if entry.constructor.is_some() { common_parameters() } else { Vec::new() };
         let common = Section { title: COMMON_PARAMETERS_TITLE, facts: common };
         let facts = Section { title: "Facts", facts: entry_facts(entry, endpoint) };
         let mut sections = vec![own, common, facts];
@@ -120,14 +120,14 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
     if !entry.counters.is_empty() {
         facts.push(("counters", entry.counters.join(", ")));
     }
-    if entry.reports {
+    if entry.has_report {
         let output = "a summary when the path stops; on standard output if a filter with a report \
                       ends the request";
         let beside = "a summary when the path stops";
         facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
     facts.push(("runs in", describe_spaces(entry, endpoint)));
-    if endpoint.takes_filter {
+    if endpoint.accepts_pushdown {
         let what = "the kernel checks the condition of the next filter, if it can: frames that \
                     fail it never enter";
         facts.push(("pushdown", what.to_owned()));
@@ -267,7 +267,7 @@ const fn describe_kind(kind: FilterKind) -> &'static str {
 fn describe_input(entry: &Description) -> String {
     let forms: Vec<&str> = Form::ALL
         .iter()
-        .filter(|form| entry.input_forms.has(**form))
+        .filter(|form| entry.input_forms.contains(**form))
         .map(|form| form.name())
         .collect();
     if forms.len() == Form::ALL.len() { "anything".to_owned() } else { forms.join(", ") }
@@ -294,7 +294,7 @@ fn describe_classes(entry: &Description) -> String {
             }
             let group =
                 |(name, range): &(&str, ValueRange)| format!("{name} {}:{}", range.low, range.high);
-            let groups: Vec<String> = entry.groups.iter().map(group).collect();
+            let groups: Vec<String> = entry.class_groups.iter().map(group).collect();
             if !groups.is_empty() {
                 let _ = write!(text, "; and for ranges: {}", groups.join(", "));
             }
@@ -334,7 +334,7 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
         (true, None) => "a thread of its own",
         (true, Some(_)) => "a thread of its own, or the one that reads the kernel's ring",
     };
-    match (entry.kind, entry.kernel) {
+    match (entry.kind, entry.emit_twin) {
         (FilterKind::Source | FilterKind::Sink, _) => own.to_owned(),
         (_, Some(_)) => format!("{own}; it has a twin for the kernel"),
         (_, None) => format!("{own}; it has no twin for the kernel"),

@@ -5,6 +5,7 @@
 //! choice, its reason and its cost. [SL §7.1]
 
 mod analysis;
+mod describe;
 mod dot;
 mod draw;
 mod facts;
@@ -13,7 +14,6 @@ mod help;
 mod lanes;
 mod svg;
 pub mod table;
-mod words;
 
 pub use analysis::{
     EdgeMeasurement, LEARNED_BLOCKS_MIN, Measurements, NodeMeasurement, ProgramMeasurement,
@@ -72,13 +72,13 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     out.push('\n');
     write_fact(&mut out, "batch", &plan.batch.reason_text());
     if let Some(latency) = &plan.latency {
-        write_fact(&mut out, "latency", &words::describe_latency(latency, plan, &names));
+        write_fact(&mut out, "latency", &describe::describe_latency(latency, plan, &names));
     }
     for node in signal::nodes_without_ring(plan) {
         let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
         write_fact(&mut out, "signal", &called);
     }
-    if let Some(threads) = words::describe_threads(plan, machine) {
+    if let Some(threads) = describe::describe_threads(plan, machine) {
         write_fact(&mut out, "threads", &threads);
     }
     write_placement_choice(&mut out, plan);
@@ -91,12 +91,12 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
 /// compiler), the names of published states, and the filter that each source evaluates in the
 /// kernel. For a source that evaluates no filter, writes the reason.
 fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
-    for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
+    for (name, (_, node)) in names.iter().zip(plan.graph.nodes_with_ids()) {
         let Some(used) = node.filter() else { continue };
         if let Some(remark) =
             used.description.analysis.remark.and_then(|remark| remark(&used.arguments))
         {
-            words::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
+            describe::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
         }
         if let Some(published) = used.published_state_name() {
             let mode = used.arguments.text(STATE_MODE_PARAMETER.name).unwrap_or("600");
@@ -107,21 +107,25 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
             );
         }
     }
-    for (name, (id, _)) in names.iter().zip(plan.graph.ids()) {
+    for (name, (id, _)) in names.iter().zip(plan.graph.nodes_with_ids()) {
         let by: Vec<&str> =
             plan.sources_pushing(id).map(|source| names[source.0].as_str()).collect();
         if !by.is_empty() {
             let except = plan.pushdowns.iter().filter(|pushed| pushed.filter == Ok(id));
             let except = except.filter_map(|pushed| pushed.except).next();
-            words::write_wrapped(
+            describe::write_wrapped(
                 out,
-                &words::describe_kernel_evaluation(name, &by, except),
+                &describe::describe_kernel_evaluation(name, &by, except),
                 COLUMNS,
             );
         }
         let why = plan.pushdowns.iter().filter(|pushed| pushed.source == id);
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
-            words::write_wrapped(out, &words::describe_no_kernel_evaluation(name, why), COLUMNS);
+            describe::write_wrapped(
+                out,
+                &describe::describe_no_kernel_evaluation(name, why),
+                COLUMNS,
+            );
         }
     }
 }
@@ -133,25 +137,25 @@ fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
     };
     for program in &plan.programs {
-        let mut text = words::describe_program(program, plan);
+        let mut text = describe::describe_program(program, plan);
         let sources = (program.sources.len() > 1).then_some(program.sources.as_slice());
         let shared: Vec<String> =
             sources.into_iter().chain(program.nodes_of_shared_steps()).map(listed).collect();
         if !shared.is_empty() {
             let _ = write!(text, "; shared: {}", shared.join(", "));
         }
-        words::write_wrapped(out, &text, COLUMNS);
+        describe::write_wrapped(out, &text, COLUMNS);
     }
 }
 
 /// Writes the replicas, and the reasons why other expensive filters have none.
 fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     for replicas in &plan.replicas {
-        words::write_wrapped(out, &words::describe_replicas(replicas, plan, names), COLUMNS);
+        describe::write_wrapped(out, &describe::describe_replicas(replicas, plan, names), COLUMNS);
     }
     for alone in &plan.replica_refusals {
         let text = format!("{}: one copy: {}", names[alone.node.0], alone.why);
-        words::write_wrapped(out, &text, COLUMNS);
+        describe::write_wrapped(out, &text, COLUMNS);
     }
 }
 
@@ -170,8 +174,7 @@ pub fn format_unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
 
 const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "refused elsewhere"];
 
-/// Formats the table of placements: each node's space, the reason for the choice, and the reasons
-/// against the other spaces.
+/// Formats the table of placements: each node's space, and the reasons for it and against others.
 fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&PLACEMENT_TITLES);
     for id in order {
@@ -193,7 +196,7 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     };
     let name = format!("{indent}{}", names[id.0]);
     let runs_in = match plan.replicas_of(id) {
-        Some(replicas) => words::replica_space_names(plan, replicas).join(", "),
+        Some(replicas) => describe::replica_space_names(plan, replicas).join(", "),
         None => here.clone(),
     };
     let mut because = placement.because.clone();
@@ -210,7 +213,7 @@ fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
         let verdict = match &candidate.verdict {
-            Ok(ns) => match &candidate.lost {
+            Ok(ns) => match &candidate.disadvantage {
                 Some(lost) => lost.clone(),
                 None => format!("{} ns", format_one_decimal(*ns)),
             },
@@ -240,29 +243,29 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
         let (from, mut to) = (edges[first].from, edges[first].to);
         let mut way = format!("{} → {}", names[from.0], names[to.0]);
         let what = match plan.edges[first] {
-            PlannedEdge::Kernel(ref ring) => words::describe_kernel_ring(ring, plan, first),
+            PlannedEdge::Kernel(ref ring) => describe::describe_kernel_ring(ring, plan, first),
             PlannedEdge::Ring(ref ring) => {
                 let handed = plan.programs.iter().any(|program| program.has_exit(first));
                 let reader = &plan.spaces[plan.placements[from.0].output_space].name;
                 let by = if handed { format!("through {reader}, ") } else { String::new() };
-                by + &words::describe_ring(ring)
+                by + &describe::describe_ring(ring)
             }
             PlannedEdge::Pipe => {
-                let process = |id| plan.graph.node(id).is_process();
+                let process = |id| plan.graph.node(id).has_own_process();
                 let apart = |id| plan.graph.node(id).is_untrusted();
                 let thread = &plan.spaces[plan.placements[to.0].input_space].name;
                 match apart(from) || apart(to) {
-                    true => words::describe_sandbox_ring(
+                    true => describe::describe_sandbox_ring(
                         apart(from),
                         apart(to),
                         process(from) && process(to),
                     ),
-                    false => words::describe_pipe(process(from), process(to), thread),
+                    false => describe::describe_pipe(process(from), process(to), thread),
                 }
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
             PlannedEdge::Call if plan.replicas_at_border(&edges[first]).is_some() => {
-                words::describe_replica_edge(plan.replicas_at_border(&edges[first]))
+                describe::describe_replica_edge(plan.replicas_at_border(&edges[first]))
             }
             PlannedEdge::Call => {
                 let mut calls = 1;
@@ -280,12 +283,12 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
                 if calls == 1 { "call, no ring" } else { "calls, no ring" }.to_owned()
             }
         };
-        words::write_wrapped(out, &format!("{way}: {what}"), COLUMNS);
+        describe::write_wrapped(out, &format!("{way}: {what}"), COLUMNS);
     }
 }
 
 fn write_placement_choice(out: &mut String, plan: &Plan) {
-    let PlacementChoice { policy, cost_ns, examined, proved } = &plan.choice;
+    let PlacementChoice { policy, cost_ns, examined, is_exact: proved } = &plan.choice;
     let examined = format_count(*examined, "placement");
     let how = match (policy, proved) {
         (Policy::Deepest, _) => "every filter as deep as it can run".to_owned(),
@@ -309,14 +312,13 @@ fn write_placement_choice(out: &mut String, plan: &Plan) {
         );
     }
     write_fact(out, "cost", &cost);
-    write_fact(out, "policy", &format!("{}: {how}", words::describe_policy(*policy)));
+    write_fact(out, "policy", &format!("{}: {how}", describe::describe_policy(*policy)));
 }
 
-/// Returns the total cost of the filters on the way of a block from a source, in ns. The cost of
-/// edges is not included.
+/// Returns the total cost of the filters, without edges, on the way of a source's block, in ns.
 fn total_filter_cost(plan: &Plan) -> f64 {
     let own = plan.placements.iter().zip(&plan.flows.0).filter_map(|(placement, flow)| {
-        let chosen = |candidate: &&Candidate| candidate.lost.is_none();
+        let chosen = |candidate: &&Candidate| candidate.disadvantage.is_none();
         let chosen = placement.candidates.iter().filter(chosen);
         let cost = chosen.filter_map(|candidate| candidate.verdict.as_ref().ok()).next()?;
         Some(cost * flow)
@@ -326,7 +328,7 @@ fn total_filter_cost(plan: &Plan) -> f64 {
 
 /// Writes the changes that the path may make to its own plan at run time.
 fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
-    let RuntimeChanges { copies, stages, moves, sessions } = plan.runtime_changes();
+    let RuntimeChanges { replicas: copies, stages, moves, sessions } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no replicas: there is one processor",
         _ => "costly filters without state gain and lose replicas, as measured",

@@ -96,7 +96,7 @@ pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
 fn sized_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode> {
     let graph = &plan.graph;
     let columns = node_columns(plan);
-    let outer = graph.ids().filter(|(_, node)| node.inside.is_none());
+    let outer = graph.nodes_with_ids().filter(|(_, node)| node.inside.is_none());
     let placed = outer.map(|(id, _)| {
         let mut text: String = node_text(graph, id).chars().take(TEXT_MAX).collect();
         if node_text(graph, id).chars().count() > TEXT_MAX {
@@ -227,7 +227,7 @@ fn write_node(out: &mut String, plan: &Plan, node: &PlacedNode) {
     let class = match known.kind() {
         Some(FilterKind::Source) => " source",
         Some(FilterKind::Sink) => " sink",
-        _ if known.is_process() => " process",
+        _ if known.has_own_process() => " process",
         _ => "",
     };
     let PlacedNode { x, y, width, height, .. } = node;

@@ -6,7 +6,7 @@ use filter::ValueRange;
 
 /// The expression of a section. `L` is the label type of its arcs: class sets in a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Boolean<L = ClassSet> {
+pub enum BooleanExpression<L = ClassSet> {
     /// An operand: a node whose field `inside` names the section.
     Filter(NodeId),
     /// `a | b`: `b` is evaluated for the blocks that `a` passes. The chain's answer is the answer
@@ -16,18 +16,18 @@ pub enum Boolean<L = ClassSet> {
         first: Box<Self>,
         /// The other operands. Each is evaluated for certain classes that the previous operand
         /// returns.
-        rest: Vec<Link<L>>,
+        rest: Vec<SectionOperand<L>>,
     },
     /// `a ++ b`: `b` is evaluated for the blocks to which `a` answers 0.
-    Any(Vec<Link<L>>),
+    Any(Vec<SectionOperand<L>>),
     /// `a +* b`: `b` is evaluated for the blocks that `a` selects. An expression without operands
     /// selects every block.
-    All(Vec<Link<L>>),
+    All(Vec<SectionOperand<L>>),
     /// `!a`: selects the blocks to which `a` answers 0.
     Not(Box<Self>),
 }
 
-impl<L> Boolean<L> {
+impl<L> BooleanExpression<L> {
     /// Returns true if this expression contains `operand`. Then also appends to `before` the
     /// operands that precede it in chains.
     pub(crate) fn collect_operands_before(
@@ -47,7 +47,7 @@ impl<L> Boolean<L> {
                 let found = parts.any(|part| {
                     let here = part.collect_operands_before(operand, before);
                     if !here {
-                        part.flow((), &mut |id, ()| passed.push(id));
+                        part.propagate((), &mut |id, ()| passed.push(id));
                     }
                     here
                 });
@@ -61,22 +61,22 @@ impl<L> Boolean<L> {
     /// the blocks that enter, and `at` maps the value before an operand to the value after it.
     /// Returns the value of the blocks that leave: for a filter or a chain, the value after the
     /// last operand; for any other expression, `input`.
-    pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
+    pub(crate) fn propagate<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),
             Self::Not(inner) => {
-                inner.flow(input.clone(), at);
+                inner.propagate(input.clone(), at);
                 input
             }
             Self::Any(links) | Self::All(links) => {
                 for link in links {
-                    link.body.flow(input.clone(), at);
+                    link.body.propagate(input.clone(), at);
                 }
                 input
             }
             Self::Chain { first, rest } => {
-                let first = first.flow(input, at);
-                rest.iter().fold(first, |output, link| link.body.flow(output, at))
+                let first = first.propagate(input, at);
+                rest.iter().fold(first, |output, link| link.body.propagate(output, at))
             }
         }
     }
@@ -88,7 +88,7 @@ impl Graph {
     #[must_use]
     pub fn names_any(&self, edge: &Edge, bounds: ValueRange) -> bool {
         let by_operand = match &self.node(edge.to).step {
-            Step::Boolean(body) => body.names_any(bounds),
+            Step::Section(body) => body.names_any(bounds),
             _ => false,
         };
         by_operand || edge.classes.names_any(bounds)
@@ -99,7 +99,11 @@ impl Graph {
     /// names these classes, they are removed from the operands' arcs. Arcs that name them stay
     /// unchanged.
     #[must_use]
-    pub fn body_without_unrequested_classes(&self, section: NodeId, body: &Boolean) -> Boolean {
+    pub fn body_without_unrequested_classes(
+        &self,
+        section: NodeId,
+        body: &BooleanExpression,
+    ) -> BooleanExpression {
         let made = |edge: &Edge| {
             let before = self.node(edge.from).filter()?;
             let made = before.description.classes_on_request?;
@@ -116,7 +120,7 @@ impl Graph {
     }
 }
 
-impl Boolean {
+impl BooleanExpression {
     /// Returns true if a label on an arc into the expression explicitly selects classes within
     /// `bounds`. Considers only the arcs to the operands that blocks enter first.
     pub(crate) fn names_any(&self, bounds: ValueRange) -> bool {
@@ -148,7 +152,7 @@ impl Boolean {
     /// on the arcs to the operands that blocks enter first. An arc stays unchanged if its label, or
     /// a label inside the operand after it, explicitly selects a class within `made`.
     pub(crate) fn without_unnamed(&self, made: ValueRange) -> Self {
-        let links = |links: &[Link]| -> Vec<Link> {
+        let links = |links: &[SectionOperand]| -> Vec<SectionOperand> {
             links.iter().map(|link| link.without_unnamed(made)).collect()
         };
         match self {
@@ -166,8 +170,10 @@ impl Boolean {
     pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
             Self::Filter(id) if *id == operand => {
-                let rest =
-                    vec![Link { classes: ClassSet::plain_pipe(), body: Self::Filter(operand) }];
+                let rest = vec![SectionOperand {
+                    classes: ClassSet::plain_pipe(),
+                    body: Self::Filter(operand),
+                }];
                 *self = Self::Chain { first: Box::new(Self::Filter(first)), rest };
             }
             Self::Filter(_) => {}
@@ -186,18 +192,18 @@ impl Boolean {
 /// An operand of a section, and the classes of the blocks for which it is evaluated. For blocks of
 /// other classes, the operand answers 0.
 ///
-/// The classes refer to the answer of the previous operand in a chain. In [`Boolean::Any`] and
-/// [`Boolean::All`], they refer to the class with which a block enters the section; an arc without
-/// a label selects all classes.
+/// The classes refer to the answer of the previous operand in a chain. In
+/// [`BooleanExpression::Any`] and [`BooleanExpression::All`], they refer to the class with which a
+/// block enters the section; an arc without a label selects all classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link<L = ClassSet> {
+pub struct SectionOperand<L = ClassSet> {
     /// The classes for which the operand is evaluated.
     pub classes: L,
     /// The expression of the operand.
-    pub body: Boolean<L>,
+    pub body: BooleanExpression<L>,
 }
 
-impl Link {
+impl SectionOperand {
     fn names_any(&self, bounds: ValueRange) -> bool {
         self.classes.names_any(bounds) || self.body.names_any(bounds)
     }

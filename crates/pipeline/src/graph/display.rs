@@ -1,13 +1,13 @@
 //! Formatting of a graph as text, for tests and debugging.
 
-use super::{BlockOrder, Boolean, Graph, Link, Node, Step};
+use super::{BlockOrder, BooleanExpression, Graph, Node, SectionOperand, Step};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Graph {
     /// Formats one line per node, edge and join: `2 dport @kernel`, `1 > 2`, `2 >{22} 3`, `3 <{22}
     /// 1` (back edge), `4 takes (2, 3) by 1`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for (id, node) in self.ids() {
+        for (id, node) in self.nodes_with_ids() {
             write!(f, "{} {}", id.0, NodeText(node))?;
             if let Some(owner) = node.inside {
                 write!(f, " inside {}", owner.0)?;
@@ -35,7 +35,7 @@ struct NodeText<'g>(&'g Node);
 impl Display for NodeText<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.0.step {
-            Step::Boolean(body) => write_boolean(f, body),
+            Step::Section(body) => write_boolean(f, body),
             Step::Filter(filter) => {
                 f.write_str(filter.description.name)?;
                 for (name, value) in filter.arguments.iter() {
@@ -56,8 +56,8 @@ impl Display for NodeText<'_> {
     }
 }
 
-fn write_boolean(f: &mut Formatter<'_>, body: &Boolean) -> fmt::Result {
-    let list = |f: &mut Formatter<'_>, links: &[Link], symbol: &str| {
+fn write_boolean(f: &mut Formatter<'_>, body: &BooleanExpression) -> fmt::Result {
+    let list = |f: &mut Formatter<'_>, links: &[SectionOperand], symbol: &str| {
         f.write_str("(")?;
         for (index, link) in links.iter().enumerate() {
             if index > 0 {
@@ -71,14 +71,14 @@ fn write_boolean(f: &mut Formatter<'_>, body: &Boolean) -> fmt::Result {
         f.write_str(")")
     };
     match body {
-        Boolean::Filter(id) => write!(f, "{}", id.0),
-        Boolean::Any(links) => list(f, links, "++"),
-        Boolean::All(links) => list(f, links, "+*"),
-        Boolean::Not(inner) => {
+        BooleanExpression::Filter(id) => write!(f, "{}", id.0),
+        BooleanExpression::Any(links) => list(f, links, "++"),
+        BooleanExpression::All(links) => list(f, links, "+*"),
+        BooleanExpression::Not(inner) => {
             f.write_str("!")?;
             write_boolean(f, inner)
         }
-        Boolean::Chain { first, rest } => {
+        BooleanExpression::Chain { first, rest } => {
             f.write_str("[")?;
             write_boolean(f, first)?;
             for link in rest {

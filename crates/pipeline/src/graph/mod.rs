@@ -22,13 +22,13 @@
 mod boolean;
 mod display;
 
-pub use boolean::{Boolean, Link};
+pub use boolean::{BooleanExpression, SectionOperand};
 
 use std::sync::Arc;
 
 use filter::{
-    Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, ParameterType,
-    STATE, StandardOutput, UNTRUSTED_PARAMETER,
+    Arguments, AttachTarget, Description, Effect, EndpointFacts, FilterKind, Form, Outlet,
+    ParameterType, STATE_PARAMETER, StandardOutput, UNTRUSTED_PARAMETER,
 };
 
 use crate::classes::ClassSet;
@@ -40,8 +40,7 @@ pub struct Graph {
     /// The text of the request after `insertions` are applied. Parsing and checking this text
     /// yields the same graph. Empty if the graph was not made from a text.
     pub text: Arc<str>,
-    /// The values of unset parameters obtained from the machine, each with its byte offset in the
-    /// text.
+    /// Values of unset parameters from the machine, each with its byte offset in the text.
     pub insertions: Vec<(usize, String)>,
     /// The nodes of the graph, in text order.
     pub nodes: Vec<Node>,
@@ -85,10 +84,10 @@ pub struct Node {
 #[derive(Debug, Clone)]
 pub enum Step {
     /// A filter, source or sink.
-    Filter(Box<Use>),
+    Filter(Box<FilterUse>),
     /// A section (CONTRACT 10): passes a block unchanged, with the class of the last operand that
     /// answered.
-    Boolean(Boolean),
+    Section(BooleanExpression),
     /// A merge of sources that have no block in common. Branches that begin with the same source
     /// form a section instead.
     Merge,
@@ -98,7 +97,7 @@ pub enum Step {
 
 /// A filter with its arguments in a request.
 #[derive(Debug, Clone)]
-pub struct Use {
+pub struct FilterUse {
     /// The filter, source or sink.
     pub description: &'static Description,
     /// The facts about the filter as a source, sink or program.
@@ -117,7 +116,7 @@ pub struct Use {
     pub repeated: bool,
 }
 
-impl Use {
+impl FilterUse {
     /// Returns the reason why the filter is bound to one space, or `None` if it is not bound.
     #[must_use]
     pub fn bound_reason(&self) -> Option<String> {
@@ -149,7 +148,7 @@ impl Use {
     /// Returns the attachment of a kernel program that can replace this source, or the reason why
     /// no program can. Returns `None` for a source of a kind that programs never replace.
     #[must_use]
-    pub fn attach(&self) -> Option<Result<Attach, String>> {
+    pub fn attachment(&self) -> Option<Result<AttachTarget, String>> {
         self.endpoint.attach_point.map(|attaches| attaches(&self.arguments))
     }
 
@@ -162,14 +161,14 @@ impl Use {
     /// Returns true if the filter runs in a sandbox (`untrusted=yes`).
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
-        self.description.user.is_some() && self.arguments.flag(UNTRUSTED_PARAMETER.name)
+        self.description.constructor.is_some() && self.arguments.flag(UNTRUSTED_PARAMETER.name)
     }
 
     /// Returns true if `other` is the same filter with the same arguments, except for `untrusted`
     /// and writable arguments.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        fn fixed_arguments(used: &Use) -> Vec<(&'static str, &filter::Value)> {
+        fn fixed_arguments(used: &FilterUse) -> Vec<(&'static str, &filter::Value)> {
             let parameter = |name: &str| used.description.parameter(name);
             let fixed_arguments = |name: &str| {
                 name != UNTRUSTED_PARAMETER.name
@@ -193,12 +192,12 @@ impl Use {
     /// publishes none.
     #[must_use]
     pub fn published_state_name(&self) -> Option<&str> {
-        self.description.user.and_then(|_| self.arguments.text(STATE.name))
+        self.description.constructor.and_then(|_| self.arguments.text(STATE_PARAMETER.name))
     }
 
     /// Returns true if the filter runs in its own process, as programs and untrusted filters do.
     #[must_use]
-    pub fn is_process(&self) -> bool {
+    pub fn has_own_process(&self) -> bool {
         self.endpoint.is_program || self.is_untrusted()
     }
 }
@@ -254,7 +253,7 @@ impl Graph {
     }
 
     /// Returns all nodes with their ids, in text order.
-    pub fn ids(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+    pub fn nodes_with_ids(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index), node))
     }
 
@@ -267,7 +266,7 @@ impl Graph {
     /// written.
     #[must_use]
     pub fn writes_capture_to_standard_output(&self) -> bool {
-        self.ids().any(|(id, _)| self.standard_output(id) == StandardOutput::Capture)
+        self.nodes_with_ids().any(|(id, _)| self.standard_output(id) == StandardOutput::Capture)
     }
 
     /// Returns true if a node is a source that reads standard input.
@@ -303,7 +302,9 @@ impl Graph {
 
     /// Returns the operands of a section; none for any other node.
     pub fn operands(&self, section: NodeId) -> impl Iterator<Item = NodeId> {
-        self.ids().filter(move |(_, node)| node.inside == Some(section)).map(|(id, _)| id)
+        self.nodes_with_ids()
+            .filter(move |(_, node)| node.inside == Some(section))
+            .map(|(id, _)| id)
     }
 
     /// Returns the sources: the nodes that have no incoming edges except back edges.
@@ -318,9 +319,9 @@ impl Graph {
 
     /// Returns the nodes in order from the sources to the sinks, one branch after another; operands
     /// follow their section.
-    pub(crate) fn order(&self) -> Vec<NodeId> {
+    pub(crate) fn stream_order(&self) -> Vec<NodeId> {
         let inputs = |id: NodeId| self.inputs(id).filter(|edge| !edge.back).count();
-        let mut missing: Vec<usize> = self.ids().map(|(id, _)| inputs(id)).collect();
+        let mut missing: Vec<usize> = self.nodes_with_ids().map(|(id, _)| inputs(id)).collect();
         let mut open = self.heads();
         open.reverse();
         let mut order = Vec::new();
@@ -338,7 +339,7 @@ impl Graph {
     }
 
     fn nodes_outside_sections(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
-        self.ids()
+        self.nodes_with_ids()
             .filter(|(id, node)| node.inside.is_none() && wanted(*id))
             .map(|(id, _)| id)
             .collect()
@@ -347,10 +348,10 @@ impl Graph {
 
 impl Node {
     /// Returns the filter of the node, or `None` for a section, a merge or an unknown filter.
-    pub fn filter(&self) -> Option<&Use> {
+    pub fn filter(&self) -> Option<&FilterUse> {
         match &self.step {
             Step::Filter(filter) => Some(filter),
-            Step::Boolean(_) | Step::Merge | Step::Unknown => None,
+            Step::Section(_) | Step::Merge | Step::Unknown => None,
         }
     }
 
@@ -358,20 +359,20 @@ impl Node {
     pub fn name(&self) -> &str {
         match &self.step {
             Step::Filter(filter) => filter.description.name,
-            Step::Boolean(_) => "boolean",
+            Step::Section(_) => "boolean",
             Step::Merge => "merge",
             Step::Unknown => "?",
         }
     }
 
     /// Returns true if the node runs in its own process, as programs and untrusted filters do.
-    pub fn is_process(&self) -> bool {
-        self.filter().is_some_and(Use::is_process)
+    pub fn has_own_process(&self) -> bool {
+        self.filter().is_some_and(FilterUse::has_own_process)
     }
 
     /// Returns true if the node is an untrusted filter.
     pub fn is_untrusted(&self) -> bool {
-        self.filter().is_some_and(Use::is_untrusted)
+        self.filter().is_some_and(FilterUse::is_untrusted)
     }
 
     /// Returns the kind of the filter, given its arguments, or `None` if the node has no filter.
@@ -380,8 +381,7 @@ impl Node {
     }
 }
 
-/// Returns all nodes reachable from `from` through `next`, in breadth-first order, beginning with
-/// `from`.
+/// Returns all nodes reachable from `from` through `next`, in breadth-first order, `from` first.
 pub(crate) fn reachable<I: IntoIterator<Item = NodeId>>(
     from: &[NodeId],
     next: impl Fn(NodeId) -> I,

@@ -5,7 +5,7 @@
 
 use super::diagnose::{Diagnostic, Span};
 use super::limits::CLASSES_MAX;
-use super::tree::{Class, Classes, Label, Name, Value};
+use super::tree::{Classes, Label, LabelEntry, Name, Value};
 
 /// Parses the label at `span`. The classes of the label start at byte `classes` of the text.
 /// `inverted` is true if `!` precedes them.
@@ -43,9 +43,9 @@ pub(crate) fn read_label(
     (label, mistakes)
 }
 
-fn read_class(piece: &str, span: Span) -> Result<Class, Box<Diagnostic>> {
+fn read_class(piece: &str, span: Span) -> Result<LabelEntry, Box<Diagnostic>> {
     let Some((low, high)) = piece.split_once(':') else {
-        return Ok(Class::One(read_value(piece, span)?));
+        return Ok(LabelEntry::One(read_value(piece, span)?));
     };
     if low.is_empty() && high.is_empty() {
         let mistake = Diagnostic::error(span, "the range has no end")
@@ -65,7 +65,7 @@ fn read_class(piece: &str, span: Span) -> Result<Class, Box<Diagnostic>> {
     };
     let low = end(low, Span::new(span.start, middle))?;
     let high = end(high, Span::new(middle + 1, span.end))?;
-    Ok(Class::Range { low, high, span })
+    Ok(LabelEntry::Range { low, high, span })
 }
 
 fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {

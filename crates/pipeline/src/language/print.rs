@@ -10,8 +10,8 @@ use std::fmt::{self, Display, Formatter, Write as _};
 
 use super::lex::{is_lookalike, is_word_end};
 use super::tree::{
-    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Operator, Request, RequestOption,
-    Term, Text, Value,
+    Argument, Branch, Classes, FilterTerm, Group, Label, LabelEntry, Operator, Request,
+    RequestOption, Term, Text, Value,
 };
 
 /// The precedence of a term. A term is parenthesized where a higher precedence is required.
@@ -254,7 +254,7 @@ impl Display for Label {
     }
 }
 
-impl Display for Class {
+impl Display for LabelEntry {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(value) => value.fmt(f),

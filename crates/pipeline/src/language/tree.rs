@@ -95,12 +95,12 @@ pub enum Classes {
     /// `all`: every class, including 0.
     All,
     /// A list of single classes and ranges, with at least one element.
-    List(Vec<Class>),
+    List(Vec<LabelEntry>),
 }
 
 /// One entry of a label's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Class {
+pub enum LabelEntry {
     /// A single class, such as `22`, `0x86dd` or `ssh`.
     One(Value),
     /// A range, such as `22:23`, `1024:` or `:80`. At least one bound is present.
@@ -242,7 +242,7 @@ impl Term {
     }
 }
 
-impl Class {
+impl LabelEntry {
     /// Returns the span of the class.
     pub fn span(&self) -> Span {
         match self {
@@ -268,7 +268,7 @@ impl Label {
     pub fn single_name(&self) -> Option<&str> {
         match &self.classes {
             Classes::List(list) => match list.as_slice() {
-                [Class::One(Value::Name(name))] => Some(&name.text),
+                [LabelEntry::One(Value::Name(name))] => Some(&name.text),
                 _ => None,
             },
             Classes::All => None,
@@ -278,7 +278,7 @@ impl Label {
 
 impl Text {
     /// Returns the text for use in messages; invalid UTF-8 is replaced.
-    pub fn lossy(&self) -> std::borrow::Cow<'_, str> {
+    pub fn to_string_lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }
 }

@@ -24,11 +24,11 @@ pub(super) fn describe_alternatives(
 ) -> Vec<Vec<Option<String>>> {
     let none = || vec![None; discovery.spaces.len()];
     if !machine.kernel.is_open() || graph.nodes.len() > ALTERNATIVE_NODES_MAX {
-        return graph.ids().map(|_| none()).collect();
+        return graph.nodes_with_ids().map(|_| none()).collect();
     }
     let mut forced = discovery.verdicts.clone();
     graph
-        .ids()
+        .nodes_with_ids()
         .map(|(id, _)| {
             let mut texts = none();
             for (space, verdict) in discovery.verdicts[id.0].iter().enumerate() {
@@ -78,13 +78,15 @@ pub(super) fn store_candidate_texts(
     components: &[usize],
 ) {
     for (id, placements) in placements.iter_mut().enumerate() {
-        for candidate in placements.candidates.iter_mut().filter(|known| known.lost.is_some()) {
+        for candidate in
+            placements.candidates.iter_mut().filter(|known| known.disadvantage.is_some())
+        {
             let same = |space: &PlannedSpace| {
                 space.component == components[id] && space.name == candidate.space
             };
             let place = spaces.iter().position(same);
             if let Some(words) = place.and_then(|place| texts[NodeId(id).0][place].clone()) {
-                candidate.lost = Some(words);
+                candidate.disadvantage = Some(words);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! and the sink `discard`.
 
 use crate::classes::ClassSet;
-use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
+use crate::graph::{Edge, FilterUse, Graph, Node, NodeId, Step};
 use crate::language::Span;
 use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
@@ -17,7 +17,8 @@ use filter::{Arguments, FilterKind, Form};
 /// returned, because those before the end would otherwise report nothing.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
-    let mut has_reporting_end = graph.ids().any(|(id, _)| reports_before_discard(&graph, id));
+    let mut has_reporting_end =
+        graph.nodes_with_ids().any(|(id, _)| reports_before_discard(&graph, id));
     for end in graph.ends() {
         let node = graph.node(end);
         if needs_no_sink(node) {
@@ -38,7 +39,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
         };
         let input_forms = output_forms(node);
         graph.nodes.push(Node {
-            step: Step::Filter(Box::new(Use {
+            step: Step::Filter(Box::new(FilterUse {
                 description: sink,
                 endpoint: registry.endpoint(sink),
                 arguments: Arguments::from_parameter_defaults(sink.parameters),
@@ -56,7 +57,8 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             (end, if reports_at_end { ClassSet::all() } else { ClassSet::plain_pipe() });
         graph.edges.push(Edge { from, to, classes, span, back: false });
     }
-    let reporting = graph.ids().filter(|(_, node)| has_reporting_end && has_final_report(node));
+    let reporting =
+        graph.nodes_with_ids().filter(|(_, node)| has_reporting_end && has_final_report(node));
     let reports = reporting.map(|(id, _)| id).collect();
     (graph, reports)
 }
@@ -83,7 +85,7 @@ fn reports_before_discard(graph: &Graph, id: NodeId) -> bool {
 fn needs_no_sink(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(FilterKind::Sink)
-        || node.is_process() && !node.is_untrusted() && kind != Some(FilterKind::Source)
+        || node.has_own_process() && !node.is_untrusted() && kind != Some(FilterKind::Source)
         || matches!(node.step, Step::Unknown)
 }
 

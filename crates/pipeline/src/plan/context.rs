@@ -24,7 +24,7 @@ impl Plan {
         let entered = |edge: &Edge| {
             // The classes that enter a section may also be named on the arcs of its operands.
             let mut all = vec![edge.classes.clone()];
-            if let Step::Boolean(body) = &graph.node(edge.to).step {
+            if let Step::Section(body) = &graph.node(edge.to).step {
                 body.collect_entry_classes(&mut all);
             }
             all

@@ -328,7 +328,7 @@ impl Costs {
 /// Returns true if a source takes its frames from the host, which then does not receive them.
 pub(super) fn takes_frames_from_host(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
-    let attach = used.and_then(|used| used.attach()?.ok());
+    let attach = used.and_then(|used| used.attachment()?.ok());
     attach.is_some_and(|attach| attach.redirects)
 }
 

@@ -59,8 +59,9 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
             spaces.push(PlannedSpace { name, kind: SpaceKind::Thread, component });
         }
         owners.resize(spaces.len(), None);
-        for (id, node) in
-            graph.ids().filter(|(id, node)| components[id.0] == component && node.is_process())
+        for (id, node) in graph
+            .nodes_with_ids()
+            .filter(|(id, node)| components[id.0] == component && node.has_own_process())
         {
             spaces.push(PlannedSpace {
                 name: process_name(node),
@@ -71,7 +72,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
         }
     }
     let verdicts = graph
-        .ids()
+        .nodes_with_ids()
         .map(|(id, node)| {
             let kernel = refusal_reason(graph, id, machine, refused);
             let ask = |(s, owner): (&PlannedSpace, &Option<NodeId>)| match owner {
@@ -82,7 +83,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
             spaces.iter().zip(&owners).map(ask).collect()
         })
         .collect();
-    let order = graph.order();
+    let order = graph.stream_order();
     let flows = compute_input_shares(graph, &order, &machine.costs);
     let mut taken_from_host = vec![false; graph.nodes.len()];
     for id in order {
@@ -90,7 +91,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
         taken_from_host[id.0] =
             before.any(|edge| taken_from_host[edge.from.0]) || takes_frames_from_host(graph, id);
     }
-    let needs_headers = graph.ids().map(|(_, node)| needs_headers(node)).collect();
+    let needs_headers = graph.nodes_with_ids().map(|(_, node)| needs_headers(node)).collect();
     Discovery { spaces, owners, verdicts, flows, components, taken_from_host, needs_headers }
 }
 
@@ -103,7 +104,7 @@ fn needs_headers(node: &Node) -> bool {
 /// with one thread, two if a sink writes files, or more if pins require more. One thread is added
 /// for each process on the path that has the most processes.
 fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
-    let here = || graph.ids().filter(|(id, _)| components[id.0] == component);
+    let here = || graph.nodes_with_ids().filter(|(id, _)| components[id.0] == component);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
     let writers = usize::from(here().any(|(_, node)| is_file_sink(node)));
     (1 + writers).max(pinned) + process_count_max(graph, components, component)
@@ -112,16 +113,21 @@ fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> us
 /// Returns the maximum number of processes that have input on any path of the component.
 fn process_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
     let mut passed = vec![0; graph.nodes.len()];
-    if !graph.ids().any(|(id, node)| components[id.0] == component && node.is_process()) {
+    if !graph
+        .nodes_with_ids()
+        .any(|(id, node)| components[id.0] == component && node.has_own_process())
+    {
         return 0;
     }
-    for id in graph.order() {
+    for id in graph.stream_order() {
         let mut before = graph.inputs(id).filter(|edge| !edge.back).peekable();
-        let own = usize::from(graph.node(id).is_process() && before.peek().is_some());
+        let own = usize::from(graph.node(id).has_own_process() && before.peek().is_some());
         passed[id.0] = own + before.map(|edge| passed[edge.from.0]).max().unwrap_or(0);
     }
-    let passed =
-        graph.ids().filter(|(id, _)| components[id.0] == component).map(|(id, _)| passed[id.0]);
+    let passed = graph
+        .nodes_with_ids()
+        .filter(|(id, _)| components[id.0] == component)
+        .map(|(id, _)| passed[id.0]);
     passed.max().unwrap_or(0)
 }
 
@@ -151,7 +157,8 @@ pub(super) fn is_file_sink(node: &Node) -> bool {
 /// either appends to a file or neither reads nor sends the bytes of its blocks, and that no other
 /// node is an external program or an untrusted filter.
 fn may_write_in_reader_thread(graph: &Graph, components: &[usize], id: NodeId) -> bool {
-    let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
+    let mut here =
+        graph.nodes_with_ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {
         let Some(used) = node.filter() else { return true };
         let facts = used.endpoint;
@@ -178,7 +185,7 @@ fn find_components(graph: &Graph) -> Vec<usize> {
     }
     let mut component: Vec<usize> = (0..graph.nodes.len()).collect();
     let joined = graph.edges.iter().map(|e| (e.from.0, e.to.0));
-    let inside = graph.ids().filter_map(|(id, node)| Some((id.0, node.inside?.0)));
+    let inside = graph.nodes_with_ids().filter_map(|(id, node)| Some((id.0, node.inside?.0)));
     let pairs: Vec<(usize, usize)> = joined.chain(inside).collect();
     let mut changed = true;
     while changed {
@@ -218,7 +225,7 @@ fn space_verdict(
     if node.inside.is_some() && space.kind == SpaceKind::Kernel {
         return Err("part of a section, which runs in one thread".to_owned());
     }
-    if node.is_process() && space.kind != SpaceKind::Process {
+    if node.has_own_process() && space.kind != SpaceKind::Process {
         return Err(if node.is_untrusted() { UNTRUSTED_REASON } else { PROGRAM_REASON }.to_owned());
     }
     if let (SpaceKind::Thread, Some(why)) = (space.kind, kernel_only_reason(node)) {

@@ -45,18 +45,18 @@ pub(super) fn plan_edges(
     let rings = graph.edges.iter().filter(needs_ring).count();
     let entries =
         RING_ENTRIES.min((machine.l2 / 4 / ENTRY_SIZE_WITH_MARKS).next_power_of_two()).max(64);
-    let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
+    let framed = |form: &Form| Forms::FRAMED.contains(*form) || *form == Form::Message;
     let signals = SignalDefaults::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
         // A block of bytes that a filter makes from frames still contains the frame headers, whose
         // offsets are in the marks. The output of a program contains no headers.
         let makers = |at: NodeId| {
             let inputs = graph.inputs(at).map(|edge| edge.from);
-            inputs.filter(|from| !graph.node(*from).is_process())
+            inputs.filter(|from| !graph.node(*from).has_own_process())
         };
         let upstream = reachable(&[to], makers);
         let marks = upstream.iter().any(|id| graph.node(*id).input_forms.iter().any(framed));
-        let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.has(*form));
+        let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.contains(*form));
         let (signal_blocks, signal_blocks_max, blocks_because) =
             signals.signal_blocks_range(frames);
         RingPlan {
@@ -70,7 +70,7 @@ pub(super) fn plan_edges(
             ns_because: signals.ns_because.clone(),
         }
     };
-    let process = |id: NodeId| graph.node(id).is_process();
+    let process = |id: NodeId| graph.node(id).has_own_process();
     let kernel = kernel_output_ring(&signals);
     let edge = |edge: &Edge| match crosses(edge) {
         _ if edge.back => PlannedEdge::Back,

@@ -4,7 +4,7 @@
 use super::discover::{Discovery, FIRST_THREAD, UNTRUSTED_REASON, is_file_sink};
 use super::model::{Candidate, Placement, PlannedSpace, SpaceKind};
 use super::select::Selection;
-use crate::graph::{Graph, Node, NodeId, Step, Use};
+use crate::graph::{FilterUse, Graph, Node, NodeId, Step};
 use crate::names::unique_names;
 
 /// The reason for giving a sink that writes files its own thread.
@@ -52,7 +52,7 @@ pub(super) fn explain_placements(
     let number = |space: usize| order.iter().position(|used| *used == space).unwrap_or(0);
     let names = unique_names(graph);
     let placements = graph
-        .ids()
+        .nodes_with_ids()
         .map(|(id, node)| {
             let space = selection.spaces[id.0];
             let mut candidates: Vec<Candidate> = (0..spaces.len())
@@ -61,11 +61,11 @@ pub(super) fn explain_placements(
                 .map(|s| Candidate {
                     space: spaces[s].name.clone(),
                     verdict: verdicts[id.0][s].clone(),
-                    lost: None,
+                    disadvantage: None,
                 })
                 .collect();
             for candidate in &mut candidates {
-                candidate.lost = rejection_reason(candidate, graph, id, &spaces, selection);
+                candidate.disadvantage = rejection_reason(candidate, graph, id, &spaces, selection);
             }
             let first = spaces[space].name == FIRST_THREAD;
             let (because, by_neighbor) =
@@ -77,7 +77,7 @@ pub(super) fn explain_placements(
                 input_space,
                 output_space,
                 because,
-                by_neighbor,
+                follows_neighbor: by_neighbor,
                 candidates,
             }
         })
@@ -133,11 +133,11 @@ fn placement_reason(
     selection: &Selection,
     names: &[String],
 ) -> (String, bool) {
-    if node.is_process() {
+    if node.has_own_process() {
         let why = if node.is_untrusted() { UNTRUSTED_REASON } else { "an ordinary program" };
         return (why.to_owned(), false);
     }
-    if let Some(why) = node.filter().and_then(Use::bound_reason) {
+    if let Some(why) = node.filter().and_then(FilterUse::bound_reason) {
         return (why, false);
     }
     if let Some(owner) = node.inside {
@@ -152,7 +152,7 @@ fn placement_reason(
         graph.inputs(id).filter(|edge| !edge.back).map(|edge| edge.from).collect();
     match (before.first(), before.iter().find(|from| is_adjacent(**from))) {
         (None, _) => ("the source's own space".to_owned(), false),
-        (_, Some(from)) if graph.node(*from).is_process() => {
+        (_, Some(from)) if graph.node(*from).has_own_process() => {
             (format!("reads the output of `{}`", names[from.0]), false)
         }
         (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),

@@ -14,8 +14,8 @@
 use super::machine::{Kernel, Machine};
 use super::model::{KernelRefusal, Placement, PlannedSpace, SpaceKind};
 use super::program::{self, KernelRing, Program, attachment};
-use crate::graph::{Edge, Graph, Node, NodeId, Step, Use, reachable};
-use filter::{Attach, Classes, FilterKind, StateScope, check_twin_chain, target};
+use crate::graph::{Edge, FilterUse, Graph, Node, NodeId, Step, reachable};
+use filter::{AttachTarget, Classes, FilterKind, StateScope, check_twin_chain, target};
 
 /// Returns the reason why the kernel cannot run a node, regardless of the other placements, or
 /// `None` if it can.
@@ -121,7 +121,7 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
 /// Rejects a filter that publishes its state. A twin keeps its state in per-processor maps, and
 /// every read of such a map is a system call.
 fn check_state_unpublished(node: &Node) -> Result<(), String> {
-    match node.filter().and_then(Use::published_state_name) {
+    match node.filter().and_then(FilterUse::published_state_name) {
         None => Ok(()),
         Some(_) => Err("its state is published (`state=`), which only a thread can do".to_owned()),
     }
@@ -151,7 +151,7 @@ fn may_read_session(node: &Node) -> bool {
     let plain = ["pcap", "discard"].contains(&description.name);
     let decides =
         description.classes != Classes::Same && description.state.scope == StateScope::Nothing;
-    !(plain || decides || description.kernel.is_some())
+    !(plain || decides || description.emit_twin.is_some())
 }
 
 /// Returns all nodes downstream of a node, including operands of sections.
@@ -182,15 +182,15 @@ fn upstream_failure_reason(graph: &Graph, id: NodeId) -> String {
 /// that it sends; any other program sends a copy.
 fn is_exclusive(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(FilterKind::Editing);
-    let of = |used: &Use| {
+    let of = |used: &FilterUse| {
         used.description.kind == FilterKind::Editing || takes && used.endpoint.outlet.is_some()
     };
     changes || node.filter().is_some_and(of)
 }
 
 /// Rejects a sink whose frames cannot be sent by a kernel program at the attachment point `attach`.
-fn check_program_sink(node: &Node, attach: &Attach) -> Result<(), String> {
-    let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
+fn check_program_sink(node: &Node, attach: &AttachTarget) -> Result<(), String> {
+    let Some(outlet) = node.filter().and_then(FilterUse::outlet) else { return Ok(()) };
     if attach.own_sockets {
         return Err("packets of sockets have no link header for sending".to_owned());
     }
@@ -203,7 +203,7 @@ fn check_program_sink(node: &Node, attach: &Attach) -> Result<(), String> {
 
 /// Returns true if the node `at` is the only one that receives its blocks: no other branch on the
 /// `route` from the source selects them, and no other source has the same attachment.
-fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> bool {
+fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &AttachTarget) -> bool {
     let steps = route.iter().zip(route.iter().skip(1));
     let mut steps = steps.take_while(|(before, _)| **before != at);
     let alone = steps.all(|(before, next)| {
@@ -212,7 +212,7 @@ fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach
         let mut others = graph.outputs(*before).filter(|edge| !ours(edge));
         others.all(|other| other.classes.intersection(&this.classes).ranges().is_empty())
     });
-    let heads = graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
+    let heads = graph.nodes_with_ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
     alone && heads.filter(|(_, node)| attachment(node).as_ref() == Ok(attach)).count() == 1
 }
 
@@ -227,11 +227,11 @@ fn check_program_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), Stri
     let changes = node.kind() == Some(FilterKind::Editing);
     let why = match &node.step {
         Step::Merge => "merges sources, which takes a thread",
-        Step::Boolean(_) => "a section, which runs in one thread",
+        Step::Section(_) => "a section, which runs in one thread",
         Step::Unknown => "not known",
         Step::Filter(_) if around => "part of a cycle, which runs in one thread",
         Step::Filter(_) if several => "branches meet, which takes a thread",
-        Step::Filter(used) if used.description.kernel.is_none() => "no twin",
+        Step::Filter(used) if used.description.emit_twin.is_none() => "no twin",
         Step::Filter(_) if changes && !takes => {
             "changes frames that the host must receive unchanged"
         }

@@ -18,7 +18,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
     let Some(bound_ns) = plan.graph.options.number("latency") else { return };
     let longest = LongestPaths::new(plan);
     let mut delays = Vec::new();
-    for (id, _) in plan.graph.ids().filter(|(id, _)| node_delay_count(plan, *id) > 0) {
+    for (id, _) in plan.graph.nodes_with_ids().filter(|(id, _)| node_delay_count(plan, *id) > 0) {
         delays.push(DelayCause::Source(id, bound_ns / longest.max_delay_count_from(id)));
     }
     for edge in 0..plan.edges.len() {
@@ -42,7 +42,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
             left.map(|edge| longest.max_delay_count_over_edge(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.programs[number].ring;
         ring.signal_ns = bound_ns / most.max(1);
-        ring.apart_ns = ring.signal_ns / 2;
+        ring.interval_min_ns = ring.signal_ns / 2;
     }
     for number in 0..plan.replicas.len() {
         let replicas = &plan.replicas[number];
@@ -77,7 +77,7 @@ impl LongestPaths {
         let nodes = plan.graph.nodes.len();
         let own: Vec<u64> = (0..nodes).map(|node| node_delay_count(plan, NodeId(node))).collect();
         let mut longest = Self { to: own.clone(), from: own.clone() };
-        let order = plan.graph.order();
+        let order = plan.graph.stream_order();
         let edges = || plan.graph.edges.iter().enumerate().filter(|(_, edge)| !edge.back);
         for id in &order {
             for (at, edge) in edges().filter(|(_, edge)| edge.to == *id) {
@@ -114,7 +114,7 @@ fn node_delay_count(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
     let takes = used.is_some_and(|used| {
-        used.endpoint.takes_filter && used.description.kind == filter::FilterKind::Source
+        used.endpoint.accepts_pushdown && used.description.kind == filter::FilterKind::Source
     });
     u64::from(takes && !in_kernel)
 }

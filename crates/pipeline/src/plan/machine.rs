@@ -10,7 +10,7 @@ pub struct Machine {
     pub processors: usize,
     /// The processors on which a path may run, and which of them share a cache with the one on
     /// which the path starts.
-    pub near: Processors,
+    pub path_processors: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,
     /// The size of the second-level cache in bytes.
@@ -63,7 +63,7 @@ impl Machine {
     pub fn example() -> Self {
         Self {
             processors: 2,
-            near: Processors::sharing(2),
+            path_processors: Processors::sharing(2),
             l1d: 48 << 10,
             l2: 1 << 20,
             kernel: Kernel::Closed {

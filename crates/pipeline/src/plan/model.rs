@@ -132,7 +132,7 @@ pub struct Placement {
     pub because: String,
     /// True if the placement merely follows from that of a node upstream, which `because` names.
     /// The node then runs in the same space as that node, or in a later one.
-    pub by_neighbor: bool,
+    pub follows_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
 }
@@ -152,7 +152,7 @@ pub struct Candidate {
     pub verdict: Result<f64, String>,
     /// The disadvantage of this space compared with the chosen one. `None` for the chosen space,
     /// and for a space that cannot run the node.
-    pub lost: Option<String>,
+    pub disadvantage: Option<String>,
 }
 
 /// The kind of an edge, which determines how blocks are transferred.
@@ -181,7 +181,7 @@ pub struct PlacementChoice {
     /// The number of placements that the search examined.
     pub examined: u64,
     /// True if the search was exact; the placement is then optimal under [`Policy::Cost`].
-    pub proved: bool,
+    pub is_exact: bool,
 }
 
 /// The policy for choosing spaces.
@@ -230,7 +230,7 @@ pub struct ReplicaChain {
     /// The index of the space that merges the outputs of the replicas.
     pub join: usize,
     /// The key that determines the replica of a block, or `None` if blocks are distributed by load.
-    pub sharing: Option<ShardKey>,
+    pub shard_key: Option<ShardKey>,
     /// The parameters of each ring to or from a replica.
     pub ring: RingPlan,
     /// The expected gain, as a text for the user.

@@ -7,7 +7,7 @@
 
 use super::costs::{is_share_unknown, takes_frames_from_host};
 use super::model::{Plan, Policy, SpaceKind};
-use crate::graph::{Graph, NodeId, Use};
+use crate::graph::{FilterUse, Graph, NodeId};
 use filter::{FilterKind, StateScope};
 
 /// The name of the kernel's space.
@@ -131,7 +131,7 @@ impl Plan {
 #[must_use]
 pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
-    let stuck = |used: &Use| {
+    let stuck = |used: &FilterUse| {
         let state = &used.description.state;
         state.scope == StateScope::Private && state.twin_start_state.is_none()
     };

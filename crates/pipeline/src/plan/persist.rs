@@ -40,7 +40,10 @@ impl PersistedPlan {
             space: plan.space_of(id).name.replace(' ', "_"),
             costs: costs_by_space(plan, id),
         };
-        Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
+        Self {
+            cost_ns: plan.choice.cost_ns,
+            nodes: plan.graph.nodes_with_ids().map(node).collect(),
+        }
     }
 
     /// Describes the nodes that moved, with the reasons, and the total cost of both plans. Returns

@@ -3,8 +3,8 @@
 
 use super::ring::RingPlan;
 use crate::classes::ClassSet;
-use crate::graph::{EdgeId, Graph, Node, NodeId, Use};
-use filter::{Attach, FilterKind};
+use crate::graph::{EdgeId, FilterUse, Graph, Node, NodeId};
+use filter::{AttachTarget, FilterKind};
 
 /// A kernel program: all sources at one interface and in one direction, and the filters that follow
 /// them.
@@ -12,7 +12,7 @@ use filter::{Attach, FilterKind};
 pub struct Program {
     /// The point at which the program is attached: interface and direction, or the sockets of a
     /// user.
-    pub attach: Attach,
+    pub attach: AttachTarget,
     /// The sources that the program replaces.
     pub sources: Vec<NodeId>,
     /// The filters that the program runs for each frame. Every step follows the step that provides
@@ -61,11 +61,11 @@ pub struct KernelRing {
     /// The maximum size of a frame in bytes.
     pub record_max: u32,
     /// The number of blocks after which the program notifies the reader (T_b). A notification may
-    /// be delayed by `apart_ns`. If the number is 0, the program sends no notifications, and takes
-    /// frames from the host only while the reader is awake.
+    /// be delayed by `interval_min_ns`. If the number is 0, the program sends no notifications, and
+    /// takes frames from the host only while the reader is awake.
     pub signal_blocks: u32,
     /// The minimum time in ns between two notifications (T_min).
-    pub apart_ns: u64,
+    pub interval_min_ns: u64,
     /// The maximum time in ns until the reader is notified (T_t).
     pub signal_ns: u64,
 }
@@ -85,7 +85,7 @@ pub(super) fn build_programs(
     ring: &KernelRing,
 ) -> Vec<Program> {
     let mut programs: Vec<Program> = Vec::new();
-    for (id, node) in graph.ids().filter(|(id, _)| inside(*id)) {
+    for (id, node) in graph.nodes_with_ids().filter(|(id, _)| inside(*id)) {
         let (Some(FilterKind::Source), Ok(attach)) = (node.kind(), attachment(node)) else {
             continue;
         };
@@ -110,8 +110,8 @@ pub(super) fn build_programs(
 }
 
 /// Returns the attachment point of a source, or the reason why it has none.
-pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
-    let attach = node.filter().and_then(Use::attach);
+pub(super) fn attachment(node: &Node) -> Result<AttachTarget, String> {
+    let attach = node.filter().and_then(FilterUse::attachment);
     attach.unwrap_or_else(|| Err("reads in a process".to_owned()))
 }
 
@@ -201,7 +201,7 @@ impl KernelRing {
             signal_blocks: number(ring.signal_blocks),
             // A notification costs 12 us on a virtual machine, and 30 us if the reader sleeps, so
             // notifications are as rare as the time permits. [CONTRACT 29]
-            apart_ns: ring.signal_ns / 2,
+            interval_min_ns: ring.signal_ns / 2,
             signal_ns: ring.signal_ns,
         }
     }

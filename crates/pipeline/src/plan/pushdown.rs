@@ -26,9 +26,11 @@ pub struct Pushdown {
 pub(super) fn find_pushdowns(graph: &Graph) -> Vec<Pushdown> {
     let asks = |source: NodeId| {
         let used = graph.node(source).filter();
-        used.is_some_and(|u| u.description.kind == FilterKind::Source && u.endpoint.takes_filter)
+        used.is_some_and(|u| {
+            u.description.kind == FilterKind::Source && u.endpoint.accepts_pushdown
+        })
     };
-    let sources = graph.ids().map(|(id, _)| id).filter(|id| asks(*id));
+    let sources = graph.nodes_with_ids().map(|(id, _)| id).filter(|id| asks(*id));
     let taken = |source: NodeId| {
         let used = graph.node(source).filter();
         used.is_some_and(|used| used.arguments.text("how") == Some("take"))

@@ -100,7 +100,7 @@ pub(super) fn select_placement(
     }
     match best {
         Some((cost_ns, Assignment { spaces, input_spaces, output_spaces, .. })) => {
-            let choice = PlacementChoice { policy, cost_ns, examined: steps, proved };
+            let choice = PlacementChoice { policy, cost_ns, examined: steps, is_exact: proved };
             Ok(Selection { spaces, input_spaces, output_spaces, choice })
         }
         None => {
@@ -118,7 +118,7 @@ pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machi
 
 impl<'s> PlacementSearch<'s> {
     fn new(graph: &'s Graph, discovery: &'s Discovery, machine: &Machine, policy: Policy) -> Self {
-        let order = graph.order();
+        let order = graph.stream_order();
         let mut minimal = vec![0.0; order.len() + 1];
         for (i, id) in order.iter().enumerate().rev() {
             minimal[i] = minimal[i + 1] + minimal_node_cost(discovery, *id);
@@ -185,7 +185,7 @@ impl<'s> PlacementSearch<'s> {
         let possible = verdicts.filter_map(|(s, v)| Some((s, *v.as_ref().ok()?)));
         let mut legal_spaces: Vec<LegalSpace> = possible
             .filter_map(|(space, own)| {
-                if node.is_process() {
+                if node.has_own_process() {
                     let (input_space, output_space) =
                         self.adjacent_threads(space, floor, self.has_output(id))?;
                     return Some(LegalSpace { space, own, input_space, output_space });

@@ -1,5 +1,4 @@
-//! Stages: division of a request's nodes among several threads, if that increases the throughput.
-//! [Th §5.4]
+//! Stages: division of a request's nodes among threads, if that increases throughput. [Th §5.4]
 //!
 //! Input: a plan whose nodes run in few threads, and the costs on the machine. Output: the nodes
 //! that move to other threads, or none if no division is worthwhile. A stage consists of a node and
@@ -16,7 +15,7 @@ use super::machine::Machine;
 use super::model::{Candidate, Plan, PlannedEdge, Policy, SpaceKind};
 use super::replicas::Demand;
 use crate::format::format_short_duration;
-use crate::graph::{Graph, NodeId, Step, Use};
+use crate::graph::{FilterUse, Graph, NodeId, Step};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
 /// Minimum gain in throughput, as a factor, for which a stage moves to another thread.
@@ -28,12 +27,12 @@ const BLOCKS_PER_WAKEUP: f64 = 32.0;
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageDivision {
     /// The nodes that leave their thread, with the names of their new threads.
-    pub places: Vec<(NodeId, String)>,
+    pub moves: Vec<(NodeId, String)>,
     /// The expected time per block from a source, in ns, without this division. The busiest thread
     /// or the number of processors limits it.
-    pub now_ns: f64,
+    pub before_ns: f64,
     /// The expected time per block from a source, in ns, with this division.
-    pub then_ns: f64,
+    pub after_ns: f64,
     /// The reason for the division, as a text for the user.
     pub because: String,
 }
@@ -62,9 +61,8 @@ struct StageSearch<'p> {
 }
 
 impl Plan {
-    /// Finds the connected component that gains most, at the plan's costs, from a division into
-    /// stages, and returns its division. Returns `None` if the request forbids stages or no
-    /// division is worthwhile.
+    /// Returns the division into stages of the connected component that gains most at the plan's
+    /// costs; `None` if the request forbids stages or no division is worthwhile.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
         let demand = Demand::from_graph(&self.graph)?;
@@ -76,12 +74,11 @@ impl Plan {
             search.divide_component(spare, demand)
         });
         found.min_by(|one, other| {
-            (one.then_ns / one.now_ns).total_cmp(&(other.then_ns / other.now_ns))
+            (one.after_ns / one.before_ns).total_cmp(&(other.after_ns / other.before_ns))
         })
     }
 
-    /// Returns true if the request permits stages, and at least one of its nodes can move to
-    /// another thread.
+    /// Returns true if the request permits stages and has a node that can move to another thread.
     #[must_use]
     pub fn may_have_stages(&self) -> bool {
         let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
@@ -95,12 +92,11 @@ impl Plan {
         Demand::from_graph(&self.graph).is_some() && (0..parts).any(divisible)
     }
 
-    /// Returns this plan with its nodes divided into stages, or `None` if the planner finds no plan
-    /// with this division.
+    /// Returns this plan with its nodes divided into stages; `None` if there is no such plan.
     pub(super) fn with_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
         let mut pinned = self.graph.clone();
-        for (id, node) in self.graph.ids().filter(|(_, node)| !node.is_process()) {
-            let target = stages.places.iter().find(|(moved, _)| *moved == id);
+        for (id, node) in self.graph.nodes_with_ids().filter(|(_, node)| !node.has_own_process()) {
+            let target = stages.moves.iter().find(|(moved, _)| *moved == id);
             let name = target.map_or_else(|| &self.space_of(id).name, |(_, name)| name).clone();
             if let (Step::Filter(used), Some(_)) = (&mut pinned.nodes[id.0].step, node.filter()) {
                 used.pin = Some(name);
@@ -110,7 +106,7 @@ impl Plan {
         let (reports, refusals) = (self.reports.clone(), self.refusals.clone());
         let mut new = super::plan_completed(pinned, reports, machine, refusals).ok()?;
         new.graph = self.graph.clone();
-        for (id, _) in self.graph.ids() {
+        for (id, _) in self.graph.nodes_with_ids() {
             let here = new.space_of(id).name.clone();
             let old = &self.placements[id.0];
             let crosses = self.graph.inputs(id).any(|edge| {
@@ -119,23 +115,25 @@ impl Plan {
             let cost = self.expected_cost(id).unwrap_or(0.0);
             let placement = &mut new.placements[id.0];
             placement.candidates.clone_from(&old.candidates);
-            let moved = stages.places.iter().any(|(moved, _)| *moved == id);
-            (placement.because, placement.by_neighbor) = match moved && crosses {
+            let moved = stages.moves.iter().any(|(moved, _)| *moved == id);
+            (placement.because, placement.follows_neighbor) = match moved && crosses {
                 true => (stages.because.clone(), false),
-                false => (old.because.clone(), old.by_neighbor),
+                false => (old.because.clone(), old.follows_neighbor),
             };
             if !moved {
                 continue;
             }
             placement.candidates.retain(|known| known.space != here);
-            for known in placement.candidates.iter_mut().filter(|known| known.lost.is_none()) {
+            for known in
+                placement.candidates.iter_mut().filter(|known| known.disadvantage.is_none())
+            {
                 let lost = known.verdict.is_ok().then(|| {
-                    format!("{} a block in that thread", format_short_duration(stages.now_ns))
+                    format!("{} a block in that thread", format_short_duration(stages.before_ns))
                 });
-                known.lost = lost;
+                known.disadvantage = lost;
             }
             let (verdict, lost) = (Ok(cost), None);
-            placement.candidates.push(Candidate { space: here, verdict, lost });
+            placement.candidates.push(Candidate { space: here, verdict, disadvantage: lost });
         }
         Some(new)
     }
@@ -147,14 +145,14 @@ impl<'p> StageSearch<'p> {
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;
-        let ids = || graph.ids().map(|(id, _)| id).filter(here);
+        let ids = || graph.nodes_with_ids().map(|(id, _)| id).filter(here);
         let back = graph.edges.iter().zip(&plan.edges);
         let back = back.filter(|(_, planned)| **planned == PlannedEdge::Back);
         let cycles = back.filter(|(edge, _)| here(&edge.from)).count() > 0;
         let copied = plan.replicas.iter().any(|copied| plan.spaces[copied.join].component == part);
         let asked = ids().any(|id| graph.node(id).filter().is_some_and(is_pinned));
         let through = ids().any(|id| {
-            graph.node(id).is_process()
+            graph.node(id).has_own_process()
                 && (graph.outputs(id).next().is_some() || graph.inputs(id).next().is_none())
         });
         if cycles || copied || asked || through || plan.choice.policy == Policy::Deepest {
@@ -165,21 +163,20 @@ impl<'p> StageSearch<'p> {
             true => plan.expected_cost(id).unwrap_or(0.0) * plan.flows.0[id.0],
             false => 0.0,
         };
-        let work = graph.ids().map(|(id, _)| cost(id)).collect();
+        let work = graph.nodes_with_ids().map(|(id, _)| cost(id)).collect();
         let costs = &machine.costs;
         Some(Self {
             plan,
             work,
             crossing: (costs.ring + costs.wake / BLOCKS_PER_WAKEUP, costs.ring),
             processors: machine.processors.max(1),
-            order: graph.order().into_iter().filter(here).collect(),
+            order: graph.stream_order().into_iter().filter(here).collect(),
             outputs: ids().filter(|id| is_order_sensitive(graph, *id)).collect(),
         })
     }
 
     /// Returns the assignment of nodes to threads in the current plan. Nodes in the kernel are
-    /// assigned to the first thread, which reads their output, and processes to the thread that
-    /// writes their input.
+    /// assigned to the first thread, which reads their output, and processes to their writer.
     fn current_layout(&self) -> ThreadLayout {
         let mut used: Vec<usize> = Vec::new();
         let place = |id: NodeId| {
@@ -246,7 +243,7 @@ impl<'p> StageSearch<'p> {
         let used = now_ns / (then_ns * layout.threads as f64);
         // A gain smaller than the cost of a crossing is within the error of the costs.
         let saves = now_ns - then_ns >= self.crossing.0 + self.crossing.1;
-        if !saves || then_ns * demand.gain > now_ns || used < demand.used {
+        if !saves || then_ns * demand.speedup_min > now_ns || used < demand.utilization_min {
             return None;
         }
         let name = |position: usize| format!("thread{position}");
@@ -268,7 +265,12 @@ impl<'p> StageSearch<'p> {
             each.collect::<Vec<_>>().join(" and "),
             format_short_duration(now_ns)
         );
-        (!places.is_empty()).then_some(StageDivision { places, now_ns, then_ns, because })
+        (!places.is_empty()).then_some(StageDivision {
+            moves: places,
+            before_ns: now_ns,
+            after_ns: then_ns,
+            because,
+        })
     }
 
     /// Returns the permitted layouts in which one stage of the thread `from` has moved to a later
@@ -314,7 +316,7 @@ impl<'p> StageSearch<'p> {
 
     fn may_move(&self, id: NodeId) -> bool {
         let node = self.plan.graph.node(id);
-        if node.is_process() {
+        if node.has_own_process() {
             return true;
         }
         if self.plan.space_of(id).kind != SpaceKind::Thread {
@@ -326,8 +328,7 @@ impl<'p> StageSearch<'p> {
         node.kind() != Some(FilterKind::Source) && !pinned && !ahead
     }
 
-    /// Returns true if this layout is permitted: blocks cross between threads in one direction
-    /// only, and every join receives its blocks in order.
+    /// Returns true if blocks cross between threads in one direction, and joins get them in order.
     fn is_legal(&self, layout: &ThreadLayout) -> bool {
         let graph = &self.plan.graph;
         let mut entries: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes.len()];
@@ -384,17 +385,16 @@ impl ThreadLayout {
 }
 
 /// Returns true if the request determines the thread of the filter.
-fn is_pinned(used: &Use) -> bool {
+fn is_pinned(used: &FilterUse) -> bool {
     used.pin.as_deref().is_some_and(|pin| pin.starts_with("thread"))
 }
 
-/// Returns true for a sink or program whose output must stay in order with the output of other
-/// nodes.
+/// Returns true for a sink or program whose output must stay in order with that of other nodes.
 fn is_order_sensitive(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let used = node.filter();
     let reads = used.is_some_and(|used| used.effect().reads != ReadDepth::Nothing);
     let own_file = used.is_some_and(|used| used.endpoint.writes_files);
-    let last = node.kind() == Some(FilterKind::Sink) || node.is_process();
-    last && (reads || node.is_process()) && !own_file
+    let last = node.kind() == Some(FilterKind::Sink) || node.has_own_process();
+    last && (reads || node.has_own_process()) && !own_file
 }

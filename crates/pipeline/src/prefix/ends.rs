@@ -2,7 +2,7 @@
 //! the catalog.
 
 use super::terms::{UnsharedReason, check_request_independence};
-use crate::graph::{Edge, Graph, NodeId, Use};
+use crate::graph::{Edge, FilterUse, Graph, NodeId};
 use crate::language::Span;
 use crate::language::tree::{FilterTerm, Pipeline, Term};
 use crate::registry::Registry;
@@ -31,8 +31,8 @@ pub(super) fn find_prefix_ends(
     graph: &Graph,
     registry: &dyn Registry,
 ) -> Result<Vec<PrefixEnd>, UnsharedReason> {
-    let filters: Vec<(&FilterTerm, &Use)> = leading_filters(whole, graph).collect();
-    let orders = |(_, used): &(&FilterTerm, &Use)| used.effect().output_form == STREAM;
+    let filters: Vec<(&FilterTerm, &FilterUse)> = leading_filters(whole, graph).collect();
+    let orders = |(_, used): &(&FilterTerm, &FilterUse)| used.effect().output_form == STREAM;
     let Some(first) = filters.iter().position(orders) else {
         return Err(UnsharedReason("no `tcp` follows the interface in it".to_owned()));
     };
@@ -68,7 +68,7 @@ const MESSAGE_FORM: OutputForm = OutputForm::Form(Form::Message);
 fn leading_filters<'g>(
     whole: &'g Pipeline,
     graph: &'g Graph,
-) -> impl Iterator<Item = (&'g FilterTerm, &'g Use)> {
+) -> impl Iterator<Item = (&'g FilterTerm, &'g FilterUse)> {
     whole.rest.iter().map_while(|stage| match &stage.term {
         Term::Filter(term) => Some((term, node_at(graph, term.span).and_then(|(_, used)| used)?)),
         _ => None,
@@ -79,7 +79,7 @@ fn leading_filters<'g>(
 /// `is_behind` is true for a filter after the filter that reassembles connections.
 fn check_shareable(
     term: &FilterTerm,
-    used: &Use,
+    used: &FilterUse,
     is_behind: bool,
     registry: &dyn Registry,
 ) -> Result<(), UnsharedReason> {
@@ -94,7 +94,7 @@ fn check_shareable(
         return Err(UnsharedReason(format!("`{name}` before `tcp` has private state")));
     }
     let output_form = used.effect().output_form;
-    if used.description.user.is_none()
+    if used.description.constructor.is_none()
         || is_behind && ![STREAM, MESSAGE_FORM, OutputForm::Same].contains(&output_form)
     {
         return Err(UnsharedReason(format!("`{name}` outputs neither streams nor messages")));
@@ -111,7 +111,7 @@ fn is_on_request(graph: &Graph, span: Span, filter: &Description) -> bool {
     graph.outputs(node).any(names_one)
 }
 
-fn node_at(graph: &Graph, span: Span) -> Option<(NodeId, Option<&Use>)> {
-    let (id, node) = graph.ids().find(|(_, node)| node.span == span)?;
+fn node_at(graph: &Graph, span: Span) -> Option<(NodeId, Option<&FilterUse>)> {
+    let (id, node) = graph.nodes_with_ids().find(|(_, node)| node.span == span)?;
     Some((id, node.filter()))
 }

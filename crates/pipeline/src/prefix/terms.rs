@@ -65,7 +65,10 @@ pub(crate) fn prefix_containing(term: &FilterTerm, name: &str) -> Option<String>
 /// `endpoint`. Returns `None` for any other term.
 pub(super) fn endpoint_prefix(term: &FilterTerm, endpoint: &str) -> Option<String> {
     let is_it = term.name.text == endpoint;
-    term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())
+    term.arguments
+        .first()
+        .filter(|_| is_it)
+        .map(|argument| argument.value.to_string_lossy().to_string())
 }
 
 /// Fails with the reason if the term has a pin, a mark or an argument that makes it specific to the

@@ -113,7 +113,7 @@ fn o6_prefix_with_quotes_is_quoted_in_derived_requests() {
             _ => false,
         };
         let Some(Term::Filter(term)) = terms.find(named) else { panic!("{made}") };
-        assert_eq!(term.arguments[0].value.lossy(), prefix);
+        assert_eq!(term.arguments[0].value.to_string_lossy(), prefix);
     }
 }
 

@@ -69,6 +69,6 @@ fn has_class(filter: &Description, part: &str) -> bool {
     };
     let number = |text: &str| text.parse().is_ok_and(|n| (range.low..=range.high).contains(&n));
     let value = |text: &str| number(text) || names.iter().any(|(name, _)| *name == text);
-    filter.groups.iter().any(|(name, _)| *name == part)
+    filter.class_groups.iter().any(|(name, _)| *name == part)
         || part.split_once(':').map_or_else(|| value(part), |(low, high)| value(low) && value(high))
 }

@@ -14,11 +14,11 @@ mod rewrite;
 
 pub use rewrite::worker_request;
 
-use crate::graph::{Graph, Node, NodeId, Step, Use, reachable};
+use crate::graph::{FilterUse, Graph, Node, NodeId, Step, reachable};
 use crate::language::{Diagnostic, Span};
 use crate::names::is_path;
 use filter::sharing::ShardKey;
-use filter::{FilterKind, Form, OutputForm, STATE, StateScope, WorkerRule};
+use filter::{FilterKind, Form, OutputForm, STATE_PARAMETER, StateScope, WorkerRule};
 
 /// The name of the option for worker processes, without its dashes.
 pub(crate) const WORKERS_OPTION: &str = "engines";
@@ -53,7 +53,7 @@ pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
         let what = "`--engines` already runs everything once per processor, without replicas";
         found.push(Diagnostic::error(first, what).hint("leave `--parallel` out"));
     }
-    for (id, node) in graph.ids() {
+    for (id, node) in graph.nodes_with_ids() {
         let Step::Filter(used) = &node.step else { continue };
         if let Err(why) = check_node_in_workers(graph, id, node, used) {
             let name = used.description.name;
@@ -73,16 +73,16 @@ fn check_node_in_workers(
     graph: &Graph,
     id: NodeId,
     node: &Node,
-    used: &Use,
+    used: &FilterUse,
 ) -> Result<(), WorkerObstacle> {
     let instead = |why: String| WorkerObstacle(why, WorkerRule::DEFAULT_HINT.to_owned());
     let description = used.description;
     if let WorkerRule::Differs(why, hint) = description.worker_rule(&used.arguments) {
         return Err(WorkerObstacle(why.to_owned(), hint.to_owned()));
     }
-    if used.arguments.get(STATE.name).is_some() {
+    if used.arguments.get(STATE_PARAMETER.name).is_some() {
         let why = "its state would have one name in several processes";
-        let hint = format!("leave `{}` out, or `--engines`", STATE.name);
+        let hint = format!("leave `{}` out, or `--engines`", STATE_PARAMETER.name);
         return Err(WorkerObstacle(why.to_owned(), hint));
     }
     let is_input = || {
@@ -107,11 +107,11 @@ fn check_node_in_workers(
 fn check_source(
     graph: &Graph,
     id: NodeId,
-    used: &Use,
+    used: &FilterUse,
     is_input: bool,
 ) -> Result<(), WorkerObstacle> {
     let framed = matches!(used.effect().output_form, OutputForm::Form(Form::Frame | Form::Packet));
-    let takes = used.attach().and_then(Result::ok);
+    let takes = used.attachment().and_then(Result::ok);
     if is_input {
         let hint = "write it to a file first, and name the file".to_owned();
         return Err(WorkerObstacle("standard input can be read by one process".to_owned(), hint));
@@ -145,7 +145,7 @@ fn check_source(
 
 /// Checks that several worker processes can run a sink. They cannot if the sink writes a single
 /// file, because the processes have no common order in which to write it. Fails with the reason.
-fn check_sink_in_workers(used: &Use) -> Result<(), WorkerObstacle> {
+fn check_sink_in_workers(used: &FilterUse) -> Result<(), WorkerObstacle> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());
     }
@@ -192,7 +192,7 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
 fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = vec![id];
     if let Some(owner) = graph.node(id).inside {
-        if let Step::Boolean(body) = &graph.node(owner).step {
+        if let Step::Section(body) = &graph.node(owner).step {
             body.collect_operands_before(id, &mut found);
         }
         found.push(owner);
@@ -203,7 +203,8 @@ fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 /// Returns the key by which blocks are distributed among worker processes.
 #[must_use]
 pub fn session_key(graph: &Graph) -> ShardKey {
-    let keys = graph.ids().filter_map(|(_, node)| node.filter()?.description.state.session_key);
+    let keys =
+        graph.nodes_with_ids().filter_map(|(_, node)| node.filter()?.description.state.session_key);
     match keys.into_iter().any(|by| by == ShardKey::Addresses) {
         true => ShardKey::Addresses,
         false => ShardKey::Flow,

@@ -29,7 +29,7 @@ pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, Inv
             .map(inline_first_pipelines)
             .collect();
     }
-    for (_, node) in graph.ids() {
+    for (_, node) in graph.nodes_with_ids() {
         let Some(used) = node.filter() else { continue };
         let WorkerRule::Directory(name) = used.description.worker_rule(&used.arguments) else {
             continue;

@@ -1,10 +1,10 @@
 //! Fixtures for this crate's tests.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-pub(crate) mod fixture;
+pub(crate) mod check_registry;
+pub(crate) mod planner_registry;
+pub(crate) mod random_writer;
 pub(crate) mod trees;
-pub(crate) mod world;
-pub(crate) mod writer;
 
 /// A small random number generator (xorshift*). The same seed reproduces a run.
 #[derive(Debug, Clone)]
@@ -33,17 +33,17 @@ impl Random {
     }
 
     /// Returns a random number below `end`.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn next_below(&mut self, end: usize) -> usize {
         (self.next_u64() % end.max(1) as u64) as usize
     }
 
     /// Returns true with probability 1/`times`.
     pub(crate) fn one_chance_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
+        self.next_below(times) == 0
     }
 
     pub(crate) fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[self.below(of.len())]
+        of[self.next_below(of.len())]
     }
 }
 

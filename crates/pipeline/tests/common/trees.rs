@@ -3,7 +3,7 @@
 
 use pipeline::language::Span;
 use pipeline::language::tree::{
-    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Name, Not, Operator, Pipe,
+    Argument, Branch, Classes, FilterTerm, Group, Label, LabelEntry, Name, Not, Operator, Pipe,
     Pipeline, Request, RequestOption, Stage, Term, Text, Value,
 };
 
@@ -36,9 +36,10 @@ const QUOTED_TEXTS: &[&[u8]] = &[
 
 /// Returns a random tree in the normal form that the parser produces.
 pub(crate) fn random_request(random: &mut Random) -> Request {
-    let options = (0..random.below(3).saturating_sub(1)).map(|_| random_option(random)).collect();
+    let options =
+        (0..random.next_below(3).saturating_sub(1)).map(|_| random_option(random)).collect();
     let count = if random.one_chance_in(8) { 2 } else { 1 };
-    let mut fuel = 2 + random.below(9);
+    let mut fuel = 2 + random.next_below(9);
     let pipelines = (0..count).map(|_| random_term(random, &mut fuel, 5)).collect();
     Request { options, pipelines }
 }
@@ -54,7 +55,7 @@ fn random_term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     if *fuel == 0 || depth == 0 {
         return Term::Filter(random_filter_term(random));
     }
-    match random.below(10) {
+    match random.next_below(10) {
         0..=2 => Term::Filter(random_filter_term(random)),
         3 => Term::Not(Not {
             term: Box::new(random_term(random, fuel, depth - 1)),
@@ -73,7 +74,7 @@ fn random_pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term 
         }
     };
     let first = Box::new(stage(random));
-    let rest = (0..1 + random.below(3))
+    let rest = (0..1 + random.next_below(3))
         .map(|_| {
             let label = random.one_chance_in(3).then(|| random_label(random));
             Stage { arc: Pipe { label, span: EMPTY_SPAN }, term: stage(random) }
@@ -88,9 +89,10 @@ fn random_group(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
         let branches = vec![Branch { label: Some(random_label(random)), term, span: EMPTY_SPAN }];
         return Term::Group(Group { operator: Operator::Parallel, branches, span: EMPTY_SPAN });
     }
-    let operator = [Operator::Parallel, Operator::Union, Operator::Section][random.below(3)];
-    let branches =
-        (0..2 + random.below(2)).map(|_| random_branch(random, fuel, depth, operator)).collect();
+    let operator = [Operator::Parallel, Operator::Union, Operator::Section][random.next_below(3)];
+    let branches = (0..2 + random.next_below(2))
+        .map(|_| random_branch(random, fuel, depth, operator))
+        .collect();
     Term::Group(Group { operator, branches, span: EMPTY_SPAN })
 }
 
@@ -113,7 +115,7 @@ fn random_branch(
 
 fn random_filter_term(random: &mut Random) -> FilterTerm {
     let arguments =
-        (0..random.below(4).saturating_sub(1)).map(|_| random_argument(random)).collect();
+        (0..random.next_below(4).saturating_sub(1)).map(|_| random_argument(random)).collect();
     let mark = random.one_chance_in(6).then(|| random_name(random, MARKS));
     let pin = random.one_chance_in(6).then(|| random_name(random, PIN_NAMES));
     FilterTerm { name: random_name(random, NAMES), arguments, mark, pin, span: EMPTY_SPAN }
@@ -135,25 +137,25 @@ fn random_text(random: &mut Random) -> Text {
 
 fn random_label(random: &mut Random) -> Label {
     let inverted = random.one_chance_in(4);
-    let classes = match random.below(8) {
+    let classes = match random.next_below(8) {
         0 => Classes::All,
         few => Classes::List((0..1 + few / 5).map(|_| random_class(random)).collect()),
     };
     Label { inverted, classes, span: EMPTY_SPAN }
 }
 
-fn random_class(random: &mut Random) -> Class {
-    let (low, high) = match random.below(5) {
+fn random_class(random: &mut Random) -> LabelEntry {
+    let (low, high) = match random.next_below(5) {
         0 => (Some(random_value(random)), Some(random_value(random))),
         1 => (Some(random_value(random)), None),
         2 => (None, Some(random_value(random))),
-        _ => return Class::One(random_value(random)),
+        _ => return LabelEntry::One(random_value(random)),
     };
-    Class::Range { low, high, span: EMPTY_SPAN }
+    LabelEntry::Range { low, high, span: EMPTY_SPAN }
 }
 
 fn random_value(random: &mut Random) -> Value {
-    match random.below(3) {
+    match random.next_below(3) {
         0 => loop {
             let name = random_name(random, NAMES);
             if name.text != "all" {
@@ -161,7 +163,7 @@ fn random_value(random: &mut Random) -> Value {
             }
         },
         _ => {
-            let value = [0, 22, 80, 0x86dd, u32::MAX][random.below(5)];
+            let value = [0, 22, 80, 0x86dd, u32::MAX][random.next_below(5)];
             Value::Number { value, hex: random.one_chance_in(3), span: EMPTY_SPAN }
         }
     }
@@ -226,8 +228,8 @@ fn clear_label_spans(label: &mut Label) {
     let Classes::List(list) = &mut label.classes else { return };
     for class in list {
         match class {
-            Class::One(value) => clear_value_spans(value),
-            Class::Range { low, high, span } => {
+            LabelEntry::One(value) => clear_value_spans(value),
+            LabelEntry::Range { low, high, span } => {
                 *span = EMPTY_SPAN;
                 low.iter_mut().chain(high).for_each(clear_value_spans);
             }

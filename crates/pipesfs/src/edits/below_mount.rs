@@ -15,7 +15,7 @@ pub(super) fn is_below_mount(mount: &Path, file: &Path) -> bool {
     if mount.as_os_str().is_empty() {
         return false;
     }
-    let mut rest: VecDeque<OsString> = parts(file).collect();
+    let mut rest: VecDeque<OsString> = components(file).collect();
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     while let Some(part) = rest.pop_front() {
         if part == ".." {
@@ -35,7 +35,7 @@ pub(super) fn is_below_mount(mount: &Path, file: &Path) -> bool {
             true => at = PathBuf::from("/"),
             false => drop(at.pop()),
         }
-        for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+        for part in components(&target).collect::<Vec<_>>().into_iter().rev() {
             rest.push_front(part);
         }
     }
@@ -43,7 +43,7 @@ pub(super) fn is_below_mount(mount: &Path, file: &Path) -> bool {
 }
 
 /// Returns the components of a file name, without `.` and the root.
-fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+fn components(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),

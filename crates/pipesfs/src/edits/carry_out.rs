@@ -37,7 +37,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Returns the time until the deadline, or zero after the deadline.
-    pub(crate) fn left(&self) -> Duration {
+    pub(crate) fn time_left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
@@ -100,11 +100,11 @@ fn change(
     let idle = snapshots.take_idle_connection(edit.path.number).filter(|_| !caller.is_other);
     let was_idle = idle.is_some();
     let mut to = idle.map_or_else(connect, Ok)?;
-    let mut changed = to.change_within(&asked, caller.left());
+    let mut changed = to.change_within(&asked, caller.time_left());
     if was_idle && matches!(changed, Err(ClientError::PathEnded(_) | ClientError::Disconnected)) {
         // The path has closed the idle connection.
         to = connect()?;
-        changed = to.change_within(&asked, caller.left());
+        changed = to.change_within(&asked, caller.time_left());
     }
     let replied = matches!(changed, Ok(_) | Err(ClientError::Refused(_)));
     if replied && !caller.is_other {
@@ -129,7 +129,7 @@ fn stop(
         Ok(()) | Err(ClientError::PathEnded(_)) => {}
         Err(error) => return Err(refusal(&error)),
     }
-    match sys::poll::wait_until_readable_despite_signals(&[to.process()], Some(caller.left()))
+    match sys::poll::wait_until_readable_despite_signals(&[to.pidfd()], Some(caller.time_left()))
         == [true]
     {
         true => Ok(ChangeResult::Made(None)),
@@ -143,7 +143,7 @@ fn connect(
     snapshots: &SnapshotCache,
 ) -> Result<PathClient, Refusal> {
     let client: Client = snapshots.connect().map_err(|error| refusal(&error))?;
-    let to = client.connect_within(&path.number.to_string(), caller.left());
+    let to = client.connect_within(&path.number.to_string(), caller.time_left());
     to.map_err(|error| refusal(&error))
 }
 

@@ -21,7 +21,7 @@ use crate::tree::{Child, DirectoryId, Tree};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-pub(crate) use rename::rename as plan_rename;
+pub(crate) use rename::plan_rename;
 
 /// Default time limit for an edit.
 pub const EDIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);

@@ -193,7 +193,7 @@ pub(crate) fn plan_unlink(
         return Err(Refusal::new(errno::EISDIR, why));
     }
     match linked_node(tree, parent, name)? {
-        Some(node) => sever(tree, node, parent),
+        Some(node) => plan_arc_removal(tree, node, parent),
         None => Ok(PlannedChange::Nothing),
     }
 }
@@ -255,7 +255,7 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
         };
     }
     if tree.count_parents(member) > 1 {
-        return sever(tree, member, parent);
+        return plan_arc_removal(tree, member, parent);
     }
     if tree.is_placeholder(directory) && above.children.len() == 1 {
         return Ok(PlannedChange::Nothing);
@@ -263,7 +263,11 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
     PathEdit::plan(tree, member, &["remove", name, "leaf"])
 }
 
-fn sever(tree: &Tree, member: NodeIndex, parent: &Key) -> Result<PlannedChange, Refusal> {
+fn plan_arc_removal(
+    tree: &Tree,
+    member: NodeIndex,
+    parent: &Key,
+) -> Result<PlannedChange, Refusal> {
     let from = tree.output(parent)?;
     let name = &tree.details_of_node(member)?.name;
     PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
@@ -296,7 +300,7 @@ fn no_filter_refusal(target: &str) -> Refusal {
 
 /// Plans the edit for symlink(2), which adds an arc to a path. The directory of the link becomes an
 /// additional parent of the node to which `target` leads.
-pub(crate) fn link(
+pub(crate) fn plan_symlink(
     tree: &Tree,
     (parent, name): (&Key, &str),
     target: &str,

@@ -17,7 +17,7 @@ fn invalid(why: impl Into<String>) -> Refusal {
 
 /// Plans the edit for rename(2): moves a filter from one parent to another, and changes its
 /// arguments if the new name contains any.
-pub(crate) fn rename(
+pub(crate) fn plan_rename(
     tree: &Tree,
     (parent, name): (&Key, &str),
     (into, to): (&Key, &str),
@@ -34,7 +34,7 @@ pub(crate) fn rename(
     if let Some(node) = linked_node(tree, parent, name)? {
         let from = tree.output(parent)?;
         refuse_changed_name(name, to)?;
-        return reattach(tree, (node, &from), into);
+        return plan_reattachment(tree, (node, &from), into);
     }
     match (&key.part, &key.place) {
         (DirectoryObject::Whole, DirectoryId::Node(..)) => {
@@ -43,7 +43,7 @@ pub(crate) fn rename(
         (DirectoryObject::Whole, DirectoryId::Class(path, node, class)) => {
             refuse_changed_name(name, to)?;
             let node = DirectoryId::Node(*path, node.clone());
-            move_class(tree, (&key, &node, class), into)
+            plan_class_move(tree, (&key, &node, class), into)
         }
         (DirectoryObject::Whole, DirectoryId::Path(_)) => {
             let why =
@@ -63,7 +63,7 @@ fn refuse_changed_name(name: &str, to: &str) -> Result<(), Refusal> {
 
 /// Plans the edit `move NODE from PARENT below OUTPUT`, which replaces one parent of a node within
 /// its path.
-fn reattach(
+fn plan_reattachment(
     tree: &Tree,
     (node, from): (NodeIndex, &Output),
     into: &Key,
@@ -87,7 +87,7 @@ fn plan_node_rename(
     let name = &tree.details_of_node(node)?.name;
     let changed = match directory.name.split('#').next() == to.split('#').next() {
         true => None,
-        false => Some(replacement(tree, node, to, may)?),
+        false => Some(argument_change_words(tree, node, to, may)?),
     };
     if parent.place == into.place {
         let words = changed.ok_or_else(|| invalid("it is there already"))?;
@@ -145,7 +145,7 @@ fn plan_move_across_paths(
 /// parent. If the new parent is in another path, a copy of the filter that assigns the class is
 /// inserted between it and these nodes. If there is no node below the class, the edit only adds
 /// such a copy.
-fn move_class(
+fn plan_class_move(
     tree: &Tree,
     (key, node, class): (&Key, &DirectoryId, &str),
     into: &Key,
@@ -179,7 +179,7 @@ fn move_class(
 
 /// Returns the words of the edit that changes the arguments of a node to the arguments in its new
 /// name.
-fn replacement(
+fn argument_change_words(
     tree: &Tree,
     member: NodeIndex,
     to: &str,

@@ -70,7 +70,7 @@ fn read_text(pipe: &mut (impl Read + AsFd), caller: &Caller) -> Option<String> {
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
     loop {
-        if sys::poll::wait_until_readable_despite_signals(&[pipe.as_fd()], Some(caller.left()))
+        if sys::poll::wait_until_readable_despite_signals(&[pipe.as_fd()], Some(caller.time_left()))
             != [true]
         {
             return None;

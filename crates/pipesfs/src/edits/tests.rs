@@ -1,7 +1,7 @@
 //! Tests of edit planning: each change to a tree yields either the text of an edit command or a
 //! refusal.
 
-use super::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, plan_unlink};
+use super::plan::{PathEdit, PlannedChange, plan_mkdir, plan_rmdir, plan_symlink, plan_unlink};
 use super::{MountPermissions, Refusal, plan_rename};
 use crate::entries::Key;
 use crate::protocol::errno;
@@ -102,8 +102,9 @@ fn b4_each_change_of_the_tree_is_one_edit() {
     assert_eq!(unlinked("web/generate", "all"), ok("nothing"));
     assert_eq!(unlinked("", "README"), Err(errno::EPERM));
 
-    let linked =
-        |path: &str, name, to| outcome_text(link(&tree, (&key(&tree, path), name), to, &may));
+    let linked = |path: &str, name, to| {
+        outcome_text(plan_symlink(&tree, (&key(&tree, path), name), to, &may))
+    };
     assert_eq!(linked("web/generate", "count", "udp/9/count"), ok("1 join count below generate"));
     assert_eq!(linked("clean", "count", "../web/generate/udp/9/count"), Err(errno::EINVAL));
     assert_eq!(linked("web/generate", "x", "udp/9/count"), Err(errno::EINVAL));
@@ -179,7 +180,7 @@ proptest! {
             plan_mkdir(&tree, (&from.0, &name), &may),
             plan_rmdir(&tree, (&from.0, &into.1)),
             plan_unlink(&tree, (&from.0, &into.1)),
-            link(&tree, (&from.0, &name), &into.1, &may),
+            plan_symlink(&tree, (&from.0, &name), &into.1, &may),
             plan_rename(&tree, (&root, &from.1), (&into.0, &name), (0, &may)),
         ];
         for planned in planned {

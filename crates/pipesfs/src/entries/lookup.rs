@@ -20,7 +20,7 @@ impl Tree {
             (
                 DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if !is_fixed_entry_name(name) => self.has(key).then(Vec::new)?,
+            ) if !is_fixed_entry_name(name) => self.contains(key).then(Vec::new)?,
             (DirectoryObject::Whole, _) => self.fixed_entries(key, names)?,
             _ => self.entries(key, names)?,
         };
@@ -39,16 +39,18 @@ impl Tree {
             (
                 DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if name == STREAMS_DIRECTORY && !self.forms(&key.place).is_empty() => {
+            ) if name == STREAMS_DIRECTORY && !self.stream_forms(&key.place).is_empty() => {
                 Some(key.sibling(DirectoryObject::Streams))
             }
             (
                 DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if self.past(key, name).is_some() => {
+            ) if self.past_stream(key, name).is_some() => {
                 Some(key.sibling(DirectoryObject::Link(name.to_owned())))
             }
-            (DirectoryObject::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
+            (DirectoryObject::Streams, _) => {
+                self.past_stream(key, name).map(|stream| key.sibling(stream))
+            }
             (DirectoryObject::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
                 if paths::has_manual(&class) {
@@ -69,9 +71,10 @@ impl Tree {
 
     /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
     /// `all.pcap@block:4711`. Returns `None` for any other name.
-    fn past(&self, key: &Key, name: &str) -> Option<DirectoryObject> {
+    fn past_stream(&self, key: &Key, name: &str) -> Option<DirectoryObject> {
         let (stem, from) = name.split_once('@')?;
-        let (form, _) = self.forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
+        let (form, _) =
+            self.stream_forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
         Some(stream(form, Some(from.to_owned())))
     }
 }

@@ -8,7 +8,7 @@ pub enum Text {
     /// The reason for the latest failure of the user who reads the file.
     Error,
     /// The eBPF programs and packet sockets that other applications have attached to an interface.
-    Others,
+    Neighbors,
     /// The manual of the filter with this name.
     Manual(String),
     /// The request of a path.
@@ -18,7 +18,7 @@ pub enum Text {
     /// The spaces in which the nodes of a directory run.
     Space,
     /// The reason for the choice of the space in which a node runs.
-    Why,
+    PlacementReason,
     /// The number of replicas of a node; 1 for a node without replicas.
     Replicas,
     /// The hook of the kernel at which the program of a node is attached.
@@ -62,7 +62,7 @@ impl Text {
                 | Self::Request
                 | Self::Argument(_)
                 | Self::Space
-                | Self::Why
+                | Self::PlacementReason
                 | Self::Replicas
                 | Self::Hook
         )

@@ -25,13 +25,13 @@ impl Server {
         let key = self.key(header.inode)?;
         let AttributeChange { mode, uid, gid, size } = change;
         let known = self.attributes(&key, header.inode)?;
-        let refuse = |errno, why: &str| Err(self.fail(header.uid, errno, why.to_owned()));
+        let refuse = |errno, why: &str| Err(self.record_failure(header.uid, errno, why.to_owned()));
         if uid.is_some_and(|uid| uid != known.uid) || gid.is_some_and(|gid| gid != known.gid) {
             let why = "the owner of a path is the user of its process, and its group has no \
                        rights: start the path as the other user";
             return refuse(errno::EPERM, why);
         }
-        let is_written = self.snapshots.latest().tree.is_written(&key);
+        let is_written = self.snapshots.latest().tree.is_writable(&key);
         let is_permission = (mode, uid, gid) != (None, None, None);
         if !is_written && (size.is_some() || !is_permission) {
             return refuse(errno::EROFS, "times and lengths are those of the paths");
@@ -47,7 +47,7 @@ impl Server {
                     "mode {mode:04o} is wider than {most:04o}, which the inputs of the path \
                      permit: only its owner may read them"
                 );
-                return Err(self.fail(header.uid, errno::EPERM, why));
+                return Err(self.record_failure(header.uid, errno::EPERM, why));
             }
             self.record_changed_permissions(key.clone(), mode);
         }
@@ -70,7 +70,7 @@ impl Server {
         let snapshot = self.snapshots.latest();
         let mut changed = lock(&self.permissions);
         if changed.len() >= CHANGED_OBJECTS_MAX {
-            changed.retain(|key, _| snapshot.tree.has(key));
+            changed.retain(|key, _| snapshot.tree.contains(key));
         }
         changed.insert(key, mode);
     }

@@ -2,7 +2,9 @@
 
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
-use crate::edits::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, plan_unlink};
+use crate::edits::plan::{
+    PathEdit, PlannedChange, plan_mkdir, plan_rmdir, plan_symlink, plan_unlink,
+};
 use crate::edits::{Refusal, added_subdirectory, moved_directories, plan_rename};
 use crate::entries::{DirectoryObject, Key, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
@@ -50,7 +52,7 @@ impl Server {
                 }
                 TreeEdit::HardLink { name, .. } => format!("ln {}", path(&parent, name)),
             };
-            self.fail(header.uid, errno, format!("{what}: {why}"))
+            self.record_failure(header.uid, errno, format!("{what}: {why}"))
         })
     }
 
@@ -128,7 +130,7 @@ impl Server {
                 plan_rename(tree, (parent, from), (into, to), may)
             }
             TreeEdit::MakeLink { name, target } => {
-                link(tree, (parent, name), target, &self.permitted)
+                plan_symlink(tree, (parent, name), target, &self.permitted)
             }
             TreeEdit::HardLink { .. } => {
                 let why = "a filter has one directory: `ln -s` gives it a further parent";
@@ -151,7 +153,7 @@ impl Server {
             TreeEdit::RemoveDirectory(name) | TreeEdit::Unlink(name) => {
                 if let Some(key) = old.lookup(parent, name, &[]) {
                     // The kernel regards the inode as deleted, even if its name exists again.
-                    lock(&self.inodes).retire(&key);
+                    lock(&self.inodes).detach(&key);
                 }
                 Ok(Outcome::Done)
             }
@@ -175,7 +177,7 @@ impl Server {
             }
             TreeEdit::MakeDirectory(name) => {
                 let key = match done {
-                    ChangeResult::Started(number) => started(new, *number),
+                    ChangeResult::Started(number) => started_directory(new, *number),
                     _ => added_subdirectory((old, new), (parent, name))
                         // The new directory may be a class that no arc carries.
                         .or_else(|| new.lookup(parent, name, &[])),
@@ -190,10 +192,10 @@ impl Server {
     /// nodes. `places` maps the old directory of each node to the new one.
     fn continue_moved_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
         for (handle, place, form, uid) in self.streams.streams_awaiting_continuation() {
-            let stays = new.directory(&place.node()).is_some();
-            let Some(to) = places.get(&place.node()).filter(|_| !stays) else { continue };
+            let stays = new.directory(&place.without_class()).is_some();
+            let Some(to) = places.get(&place.without_class()).filter(|_| !stays) else { continue };
             let to = place.id_after_move(to);
-            let Some(directory) = new.directory(&to.node()) else { continue };
+            let Some(directory) = new.directory(&to.without_class()) else { continue };
             let stream = Stream { form, from: None };
             let Some(member) = directory.members.first() else { continue };
             match self.tap(new, *member, to.class(), &stream) {
@@ -256,7 +258,7 @@ fn moved_nodes(
 
 /// Returns the directory of a path that has just started: the path's own directory, or the
 /// directory of its source. Returns `None` if the tree does not contain the path.
-fn started(tree: &Tree, number: u32) -> Option<Key> {
+fn started_directory(tree: &Tree, number: u32) -> Option<Key> {
     let at = tree.paths.iter().position(|view| view.path.number == number)?;
     let own = DirectoryId::Path(path_key(tree.paths.get(at)?));
     if tree.directory(&own).is_some() {

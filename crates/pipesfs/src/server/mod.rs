@@ -14,7 +14,7 @@ mod handle;
 mod objects;
 mod open;
 mod receive;
-mod written;
+mod writing;
 
 use self::handle::Handle;
 use crate::edits::{EDIT_TIMEOUT_DEFAULT, MountPermissions};
@@ -64,9 +64,9 @@ pub struct Server {
     receiving: AtomicUsize,
     /// Numbers of the requests that threads for queries are executing, or that wait for such a
     /// thread.
-    asking: Mutex<HashSet<u64>>,
+    query_requests: Mutex<HashSet<u64>>,
     /// Numbers of the changes that are queued or being executed.
-    editing: Mutex<HashSet<u64>>,
+    change_requests: Mutex<HashSet<u64>>,
     failures: Arc<LatestFailures>,
     /// User id and group id of this process.
     owner: (u32, u32),
@@ -77,7 +77,7 @@ pub struct Server {
     /// Time limit for a change to the tree.
     edit_limit: Duration,
     /// The time until which each frozen source keeps its past output.
-    frozen: Mutex<HashMap<DirectoryId, Instant>>,
+    frozen_until: Mutex<HashMap<DirectoryId, Instant>>,
     /// The permissions that users have set, by object.
     permissions: Mutex<HashMap<Key, u32>>,
     over: AtomicBool,
@@ -104,15 +104,15 @@ impl Server {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             receiving: AtomicUsize::new(RECEIVING_THREADS),
-            asking: Mutex::default(),
-            editing: Mutex::default(),
+            query_requests: Mutex::default(),
+            change_requests: Mutex::default(),
             failures,
-            owner: sys::process::identity(),
+            owner: sys::process::effective_ids(),
             others: options.others,
             for_all: options.for_all,
             permitted: MountPermissions { exec: options.exec, mount: directory.to_owned() },
             edit_limit: options.edit_limit.unwrap_or(EDIT_TIMEOUT_DEFAULT),
-            frozen: Mutex::default(),
+            frozen_until: Mutex::default(),
             permissions: Mutex::default(),
             over: AtomicBool::new(false),
             ended: EventFd::new()?,
@@ -125,10 +125,10 @@ impl Server {
         let (asking, editing) = (Arc::clone(&server), Arc::clone(&server));
         let edits =
             RequestThreadPool::new((EDIT_THREAD_NAME, CONCURRENT_EDITS_MAX), move |request| {
-                editing.execute(request, Executor::Edits);
+                editing.execute(request, Executor::EditThread);
             });
         let asks = RequestThreadPool::new((QUERY_THREAD_NAME, QUERY_THREADS_MAX), move |request| {
-            asking.ask(request)
+            asking.query_and_execute(request)
         });
         let threads = Arc::new((Mutex::new(asks), Mutex::new(edits)));
         for _ in 0..RECEIVING_THREADS {
@@ -141,7 +141,7 @@ impl Server {
     /// Blocks the calling thread until the file system is unmounted.
     pub fn wait(&self) {
         while !self.has_ended() {
-            sys::poll::readable(&[self.ended.as_fd()], None);
+            sys::poll::wait_until_readable(&[self.ended.as_fd()], None);
         }
     }
 
@@ -153,7 +153,7 @@ impl Server {
 
     /// Returns a descriptor that becomes readable when the file system is unmounted.
     #[must_use]
-    pub fn ended(&self) -> BorrowedFd<'_> {
+    pub fn end_descriptor(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
@@ -233,14 +233,14 @@ impl Server {
             Operation::Flush | Operation::Sync => Ok(Outcome::Done),
             Operation::Write(write) => self.write_text(header, write),
             Operation::SetAttributes(change) => self.set_attributes(header, *change),
-            Operation::Create(name) => Err(self.fail(
+            Operation::Create(name) => Err(self.record_failure(
                 header.uid,
                 errno::EACCES,
                 format!(
                     "`{name}` cannot be created: directories are made with mkdir, files are not"
                 ),
             )),
-            Operation::Change => Err(self.fail(
+            Operation::Change => Err(self.record_failure(
                 header.uid,
                 errno::EROFS,
                 "a filter has no device files, extended attributes or reserved space".to_owned(),
@@ -276,18 +276,18 @@ impl Server {
         if self.streams.interrupt(unique) || self.writers.interrupt(unique) {
             return;
         }
-        if lock(&self.asking).remove(&unique) {
+        if lock(&self.query_requests).remove(&unique) {
             return Reply::new(&self.device, unique).error(errno::EINTR);
         }
         // An edit has a time limit, and its reply reports the outcome.
-        if !lock(&self.editing).contains(&unique) {
+        if !lock(&self.change_requests).contains(&unique) {
             Reply::new(&self.device, own).error(errno::EAGAIN);
         }
     }
 
     /// Records the reason for a user's failure, which the user can read in `.error`. Returns
     /// `errno`.
-    fn fail(&self, uid: u32, errno: i32, why: String) -> i32 {
+    fn record_failure(&self, uid: u32, errno: i32, why: String) -> i32 {
         self.failures.set(uid, why);
         errno
     }
@@ -308,15 +308,15 @@ impl Server {
 enum Executor {
     /// The thread that received the request.
     Receiver,
-    /// A thread that queries paths. Until the reply has been sent, [`Server::asking`] contains the
-    /// number of the request.
-    Asks,
+    /// A thread that queries paths. Until the reply has been sent, [`Server::query_requests`]
+    /// contains the number of the request.
+    QueryThread,
     /// A thread that executes changes to the tree. Until the reply has been sent,
-    /// [`Server::editing`] contains the number of the request.
-    Edits,
+    /// [`Server::change_requests`] contains the number of the request.
+    EditThread,
     /// The thread that received the request and executes it itself, because the request is a
     /// change. Until the thread has replied, it does not count as a receiving thread, and
-    /// [`Server::editing`] contains the number of the request.
+    /// [`Server::change_requests`] contains the number of the request.
     EditingReceiver,
 }
 

@@ -15,8 +15,8 @@ use sys::net::RouteSocket;
 pub(super) const DEFAULT_ENTRY_TIMEOUT: EntryTimeout = EntryTimeout(0, 100_000_000);
 
 const S_IFDIR: u32 = 0o040_000;
-const FILE: u32 = 0o100_000;
-const LINK: u32 = 0o120_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
 
 impl Server {
     pub(super) fn key(&self, inode: u64) -> Result<Key, i32> {
@@ -26,7 +26,7 @@ impl Server {
     pub(super) fn lookup(&self, header: &Header, name: &str) -> Result<Outcome, i32> {
         let parent = self.key(header.inode)?;
         let snapshot = self.snapshots.latest();
-        let names = self.names(&snapshot, &parent, header.uid)?;
+        let names = self.dynamic_names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names);
         let key = key.ok_or_else(|| match unresponsive_path(&snapshot.tree, &parent) {
             // mkdir(2) requires ENOENT here; its edit then waits for the path to reply.
@@ -50,7 +50,7 @@ impl Server {
     pub(super) fn unrestricted_attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
-        if *key != Key::directory(DirectoryId::Root) && !tree.has(key) {
+        if *key != Key::directory(DirectoryId::Root) && !tree.contains(key) {
             return Err(errno::ENOENT);
         }
         let node = match &key.place {
@@ -63,9 +63,9 @@ impl Server {
         let (uid, started) = directory.map_or((self.owner.0, 0), |of| (of.uid, of.started));
         let (kind, read) = match key.kind() {
             ObjectKind::Directory => (S_IFDIR, if public { 0o500 } else { 0o700 }),
-            ObjectKind::File if tree.is_written(key) => (FILE, 0o600),
-            ObjectKind::File => (FILE, 0o400),
-            ObjectKind::Link => (LINK, 0o777),
+            ObjectKind::File if tree.is_writable(key) => (S_IFREG, 0o600),
+            ObjectKind::File => (S_IFREG, 0o400),
+            ObjectKind::Link => (S_IFLNK, 0o777),
         };
         // Every user may read the manual and list the existing paths.
         let read = if public { read | read >> 3 | read >> 6 } else { read };
@@ -108,7 +108,7 @@ impl Server {
     pub(super) fn open_directory(&self, header: &Header) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
         let snapshot = self.snapshots.latest();
-        let names = self.names(&snapshot, &key, header.uid)?;
+        let names = self.dynamic_names(&snapshot, &key, header.uid)?;
         let entries = snapshot.tree.entries(&key, &names).ok_or(errno::ENOENT)?;
         let is_listed = |entry: &Entry| self.is_listed(&snapshot.tree, &entry.key, header.uid);
         let entries =
@@ -152,8 +152,8 @@ impl Server {
             }
             let mode = match key.kind() {
                 ObjectKind::Directory => S_IFDIR,
-                ObjectKind::File => FILE,
-                ObjectKind::Link => LINK,
+                ObjectKind::File => S_IFREG,
+                ObjectKind::Link => S_IFLNK,
             };
             let next = number as u64 + 3;
             if plus {
@@ -179,7 +179,7 @@ impl Server {
 
     /// Returns the names in a listing that cannot be derived from the tree: reasons for losses, or
     /// interfaces of the machine. May block to query paths.
-    fn names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
+    fn dynamic_names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
         Ok(match (&key.part, &key.place) {
             (DirectoryObject::Dropped, _) => {
                 let counters = self.counters((&snapshot.tree, key), SNAPSHOT_LIFETIME, uid)?;

@@ -47,7 +47,7 @@ impl Server {
         let counts = |key: Key| match &key.part {
             DirectoryObject::Stream(_) | DirectoryObject::Events => true,
             DirectoryObject::Text(
-                Text::Others | Text::NsPerBlock | Text::Missed | Text::State(_),
+                Text::Neighbors | Text::NsPerBlock | Text::Missed | Text::State(_),
             ) => true,
             DirectoryObject::Dropped => !are_known(&key, SNAPSHOT_LIFETIME),
             DirectoryObject::Text(text) => {
@@ -81,8 +81,9 @@ impl Server {
                 let caller = self.caller(header);
                 let client = caller.run_as_caller(|| self.snapshots.connect().map_err(refuse));
                 let followed = client.and_then(|to| crate::events::follow(to).map_err(refuse));
-                let (pipe, events) =
-                    followed.map_err(|Refusal { errno, why }| self.fail(header.uid, errno, why))?;
+                let (pipe, events) = followed.map_err(|Refusal { errno, why }| {
+                    self.record_failure(header.uid, errno, why)
+                })?;
                 let facts = StreamFacts { uid: header.uid, place: None, totals: None };
                 let input = StreamInput::new(pipe, None).map_err(|error| error.errno)?;
                 self.add_stream(input, (StreamOrigin::Events(events), facts))
@@ -96,7 +97,7 @@ impl Server {
     fn open_stream(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
-        let directory = tree.directory(&key.place.node()).ok_or(errno::ENOENT)?;
+        let directory = tree.directory(&key.place.without_class()).ok_or(errno::ENOENT)?;
         // Any of the nodes will do: paths with equal beginnings carry the same blocks here.
         let mut refused = None;
         for member in &directory.members {
@@ -112,7 +113,7 @@ impl Server {
             }
         }
         let Some((errno, why)) = refused else { return Err(errno::ENOENT) };
-        Err(self.fail(uid, errno, why))
+        Err(self.record_failure(uid, errno, why))
     }
 
     fn add_stream(
@@ -170,9 +171,9 @@ impl Server {
             Text::Error => Ok(self.failures.line(uid)),
             Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
             Text::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
-            Text::Missed => self.missed((tree, key), uid),
+            Text::Missed => self.missed_blocks_text((tree, key), uid),
             Text::Freeze => Ok(format!("{}s\n", self.freeze_seconds_left(&key.place))),
-            Text::Others => {
+            Text::Neighbors => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::format_neighbors_at(name))
             }
@@ -180,7 +181,7 @@ impl Server {
                 let owner = tree.directory(&key.place).ok_or(errno::ENOENT)?.uid;
                 paths::published_state(owner, name, REPLY_TIMEOUT).map_err(|why| {
                     let directory = tree.path_from_root(key);
-                    self.fail(uid, errno::EIO, format!("{directory}/state/{name}: {why}"))
+                    self.record_failure(uid, errno::EIO, format!("{directory}/state/{name}: {why}"))
                 })
             }
             Text::Readme if snapshot.failure.is_some() => {
@@ -226,12 +227,12 @@ impl Server {
             "{directory}: path {number} does not return its counters: its process is stopped, or \
              overloaded"
         );
-        self.fail(uid, errno::EIO, why)
+        self.record_failure(uid, errno::EIO, why)
     }
 
     /// Returns, as text, the number of blocks that were skipped for the readers of a directory's
     /// streams.
-    fn missed(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
+    fn missed_blocks_text(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let ended = self.totals.missed(&key.place);
         match self.streams.skipped(&key.place) {
             Some(skipped) => Ok(format!("{}\n", ended + skipped)),
@@ -253,7 +254,7 @@ impl Server {
         {
             return Err(self.record_unresponsive_path((tree, key), *number, uid));
         }
-        let busy = |counters| content::busy(tree, key, counters);
+        let busy = |counters| content::busy_time_and_blocks(tree, key, counters);
         let ((ns, blocks), (ns_later, blocks_later)) = (busy(&samples.0), busy(&samples.1));
         let blocks = blocks_later.saturating_sub(blocks);
         Ok(match ns_later.saturating_sub(ns).checked_div(blocks) {

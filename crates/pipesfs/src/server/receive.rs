@@ -40,10 +40,10 @@ impl Server {
             }
             match self.snapshot_age_max(&request) {
                 Some(age) if !self.snapshots.is_current(age) => {
-                    self.queue_request(request, asks, &self.asking);
+                    self.queue_request(request, asks, &self.query_requests);
                 }
                 _ if self.needs_update(&request) || self.needs_query(&request) => {
-                    self.queue_request(request, asks, &self.asking);
+                    self.queue_request(request, asks, &self.query_requests);
                 }
                 _ => self.execute(&request, Executor::Receiver),
             }
@@ -59,9 +59,9 @@ impl Server {
         let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
         // Relaxed suffices, because the counter guards no other memory.
         if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {
-            return self.queue_request(request, edits, &self.editing);
+            return self.queue_request(request, edits, &self.change_requests);
         }
-        lock(&self.editing).insert(request.header.unique);
+        lock(&self.change_requests).insert(request.header.unique);
         self.execute(&request, Executor::EditingReceiver);
     }
 
@@ -75,7 +75,7 @@ impl Server {
     ) {
         let unique = request.header.unique;
         lock(executing).insert(unique);
-        let passed = lock(to).pass(request);
+        let passed = lock(to).submit(request);
         if passed.is_err() {
             lock(executing).remove(&unique);
             Reply::new(&self.device, unique).error(errno::EAGAIN);
@@ -84,13 +84,13 @@ impl Server {
 
     /// Executes a request. If the request needs a newer snapshot than the latest one, queries the
     /// paths first. Runs in a thread that may block.
-    pub(super) fn ask(&self, request: &Request) {
+    pub(super) fn query_and_execute(&self, request: &Request) {
         if let Some(age) = self.snapshot_age_max(request) {
             self.snapshots.refresh(age);
         } else if self.needs_update(request) {
             self.snapshots.refresh(Duration::MAX);
         }
-        self.execute(request, Executor::Asks);
+        self.execute(request, Executor::QueryThread);
     }
 
     /// Returns the maximum age of a snapshot from which a request can be answered, or `None` if the
@@ -110,11 +110,11 @@ impl Server {
         let unique = request.header.unique;
         match executor {
             Executor::Receiver => {}
-            Executor::Asks if lock(&self.asking).remove(&unique) => {}
-            Executor::Asks => return None,
-            Executor::Edits => drop(lock(&self.editing).remove(&unique)),
+            Executor::QueryThread if lock(&self.query_requests).remove(&unique) => {}
+            Executor::QueryThread => return None,
+            Executor::EditThread => drop(lock(&self.change_requests).remove(&unique)),
             Executor::EditingReceiver => {
-                lock(&self.editing).remove(&unique);
+                lock(&self.change_requests).remove(&unique);
                 // The thread counts as receiving before it replies, because the caller may send the
                 // next change at once.
                 self.receiving.fetch_add(1, Ordering::Relaxed);

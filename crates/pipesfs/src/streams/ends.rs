@@ -49,7 +49,7 @@ impl Streams {
     pub(super) fn examine(&self, handle: u64, stream: &mut OpenStream) {
         if stream.is_watched {
             stream.is_watched = false;
-            let _ = self.watcher.forget(&stream.input);
+            let _ = self.watcher.unwatch(&stream.input);
         }
         match stream.origin.take() {
             Some(StreamOrigin::Path(tap)) => self.send_ended_tap(handle, (stream, false), tap),
@@ -62,7 +62,7 @@ impl Streams {
     /// reader has lost. Each query blocks for a limited time. Returns when the streams are dropped.
     pub fn examine_ended_taps(&self, endings: &StreamEnds) {
         while let Ok(StreamEnd { handle, uid, tap, totals, is_closed }) = endings.recv() {
-            let (report, rest) = match tap.end(is_closed) {
+            let (report, rest) = match tap.receive_last_report(is_closed) {
                 Some((report, rest)) => (Some(report), rest),
                 None => (None, None),
             };

@@ -45,7 +45,7 @@ impl Streams {
     pub fn mark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             let moves = |(place, form): &(DirectoryId, StreamForm)| {
-                *form != StreamForm::Capture && nodes.contains(&place.node())
+                *form != StreamForm::Capture && nodes.contains(&place.without_class())
             };
             if stream.place.as_ref().is_some_and(moves) {
                 stream.moving = Some(StreamMove::Awaited);
@@ -85,7 +85,11 @@ impl Streams {
     /// continuation keeps it. A stream whose node has already left the path ends.
     pub fn unmark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
-            if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {
+            if !stream
+                .place
+                .as_ref()
+                .is_some_and(|(place, _)| nodes.contains(&place.without_class()))
+            {
                 continue;
             }
             match stream.moving.take() {

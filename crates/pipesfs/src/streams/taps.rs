@@ -8,7 +8,7 @@ use streamline::paths::{Memfd, PathClient, TapReport};
 /// stream.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the last report of a tap whose path has ended it.
-const END_LIMIT: Duration = Duration::from_secs(10);
+const END_REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The last report of a tap, with the bytes that were not yet in the tap's pipe when the path
 /// ended; `None` if there are no such bytes.
@@ -37,8 +37,8 @@ impl TapConnection {
 
     /// Returns the last report of a tap. The tap has ended or, if `is_closed` is true, its reader
     /// has closed the stream. Returns `None` if the path does not reply within a time limit.
-    pub(super) fn end(&self, is_closed: bool) -> Option<TapEndReport> {
-        let limit = if is_closed { REPORT_TIMEOUT } else { END_LIMIT };
+    pub(super) fn receive_last_report(&self, is_closed: bool) -> Option<TapEndReport> {
+        let limit = if is_closed { REPORT_TIMEOUT } else { END_REPORT_TIMEOUT };
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = tap.last_report.take() {
             return Some(last);

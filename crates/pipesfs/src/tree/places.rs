@@ -7,7 +7,7 @@ impl DirectoryId {
     /// Returns the identity of the directory of a node. `self` is the identity of this directory,
     /// or of the directory of one of the node's classes. Any other identity is returned unchanged.
     #[must_use]
-    pub fn node(&self) -> Self {
+    pub fn without_class(&self) -> Self {
         match self {
             Self::Class(path, node, _) => Self::Node(*path, node.clone()),
             place => place.clone(),

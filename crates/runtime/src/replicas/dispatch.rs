@@ -95,7 +95,7 @@ impl Dispatcher {
     ) -> (u64, Vec<(usize, LaneMask)>) {
         let batch_id = self.next_batch_id;
         self.next_batch_id = next_batch_id(batch_id);
-        batch.number_lanes(super::first_seq(batch_id));
+        batch.number_lanes(super::first_sequence_number(batch_id));
         let hands = match &mut self.policy {
             DispatchPolicy::Load => {
                 vec![(

@@ -38,13 +38,13 @@ const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
 pub const SESSIONLESS_RANK: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
-pub const fn first_seq(batch_id: u64) -> u32 {
+pub const fn first_sequence_number(batch_id: u64) -> u32 {
     ((batch_id & BATCH_ID_MASK) << LANE_BITS) as u32
 }
 
 /// Returns the highest sequence number that a block of a batch can have.
-pub const fn last_seq(batch_id: u64) -> u32 {
-    first_seq(batch_id) | (filter::LANES as u32 - 1)
+pub const fn last_sequence_number(batch_id: u64) -> u32 {
+    first_sequence_number(batch_id) | (filter::LANES as u32 - 1)
 }
 
 /// Returns the batch id that follows `batch_id`, skipping an id whose last sequence number would
@@ -139,7 +139,7 @@ impl ReplicaProgress {
     /// Returns the first sequence number after the last batch. Valid only after [`Self::is_closed`]
     /// has returned true.
     pub fn end_sequence_number(&self) -> u32 {
-        first_seq(self.next_undispatched_batch_id())
+        first_sequence_number(self.next_undispatched_batch_id())
     }
 
     /// Returns the newest block time in nanoseconds. Valid only after [`Self::is_closed`] has
@@ -255,7 +255,11 @@ mod tests {
         for near in [0, 5, mask - 2, mask + 1, 7 * mask, u64::from(u32::MAX) << 9] {
             for ahead in [-5_i64, -1, 0, 1, 40_000] {
                 let Some(batch_id) = near.checked_add_signed(ahead) else { continue };
-                for seq in [first_seq(batch_id), first_seq(batch_id) | 17, last_seq(batch_id)] {
+                for seq in [
+                    first_sequence_number(batch_id),
+                    first_sequence_number(batch_id) | 17,
+                    last_sequence_number(batch_id),
+                ] {
                     assert_eq!(nearest_batch_id(seq, near), batch_id, "{near} {ahead}");
                 }
             }
@@ -263,7 +267,7 @@ mod tests {
         let mut batch_id = mask - 3;
         for _ in 0..8 {
             batch_id = next_batch_id(batch_id);
-            assert_ne!(last_seq(batch_id), SESSIONLESS_RANK);
+            assert_ne!(last_sequence_number(batch_id), SESSIONLESS_RANK);
         }
     }
 

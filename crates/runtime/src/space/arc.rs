@@ -18,13 +18,13 @@ pub struct GraphArc {
     pub branch: usize,
     /// True for a forward arc to a node that is not a join. A walk then processes the target node
     /// at once.
-    pub direct: bool,
+    pub is_direct: bool,
     /// Blocks and bytes that the node has put on the arc so far.
     pub put: Amount,
     /// Classes of the blocks that the arc accepts.
     pub wanted: SelectedClasses,
     /// True for a back edge, whose work list is bounded and never blocks (CONTRACT 17).
-    pub back: bool,
+    pub is_back: bool,
     /// Number of the edge, which stays the same across changes to the path.
     pub planned: usize,
     /// Amounts dropped on the arc, by reason.

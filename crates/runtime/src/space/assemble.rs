@@ -73,8 +73,8 @@ impl Assembly {
             to,
             branch,
             wanted,
-            back,
-            direct,
+            is_back: back,
+            is_direct: direct,
             planned,
             put,
             dropped,
@@ -87,13 +87,13 @@ impl Assembly {
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.assign_operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
-        for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
+        for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.is_back) {
             inputs[arc.to] += 1;
         }
         let mut joins: Vec<bool> = inputs.iter().map(|n| *n > 1).collect();
         self.exclusive_inputs.iter().for_each(|at| joins[*at] = false);
         for arc in self.nodes.iter_mut().flat_map(|node| &mut node.arcs) {
-            arc.direct = !arc.back && !joins[arc.to];
+            arc.is_direct = !arc.is_back && !joins[arc.to];
         }
         let mut ready: Vec<NodeId> = (0..self.nodes.len()).filter(|n| inputs[*n] == 0).collect();
         ready.reverse();
@@ -105,7 +105,7 @@ impl Assembly {
             let next = ready.iter().rposition(|at| !edits(*at)).unwrap_or(ready.len() - 1);
             let at = ready.remove(next);
             order.push(at);
-            for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.back) {
+            for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.is_back) {
                 inputs[arc.to] -= 1;
                 if inputs[arc.to] == 0 {
                     ready.push(arc.to);
@@ -160,7 +160,7 @@ impl Assembly {
         match &mut self.nodes[at].operator {
             Operator::Sink(part) => part.sink.accepts_in_place(frames),
             Operator::Pass => {
-                let forward = self.nodes[at].arcs.iter().filter(|arc| !arc.back);
+                let forward = self.nodes[at].arcs.iter().filter(|arc| !arc.is_back);
                 let targets: Vec<NodeId> = forward.map(|arc| arc.to).collect();
                 targets.into_iter().all(|to| self.offer_frames_to_node(to, frames))
             }
@@ -205,7 +205,7 @@ impl Assembly {
     /// fork is a node with several forward arcs. A fork inside the branches of an outer fork
     /// assigns none, if these branches are joined further downstream.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
-        let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
+        let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.is_back);
         let forks: Vec<NodeId> =
             (0..self.nodes.len()).filter(|n| forward(*n).count() > 1).collect();
         let mut is_numbering = vec![false; self.nodes.len()];
@@ -227,7 +227,7 @@ impl Assembly {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = vec![from];
         while let Some(at) = open.pop() {
-            for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.back) {
+            for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.is_back) {
                 if Some(arc.to) != without && !std::mem::replace(&mut reached[arc.to], true) {
                     open.push(arc.to);
                 }

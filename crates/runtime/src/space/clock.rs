@@ -6,7 +6,7 @@ use filter::{Columns, Time};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
     /// Block time: the time of the newest block, in nanoseconds.
-    Blocks(Time),
+    BlockTime(Time),
     /// Live time: monotonic time plus a constant. The constant is the difference between the time
     /// of day and monotonic time when the path was built. Live time never jumps, and is comparable
     /// with block times.
@@ -19,7 +19,7 @@ impl Clock {
     pub(super) fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {
             Self::Live => now,
-            Self::Blocks(newest) => {
+            Self::BlockTime(newest) => {
                 *newest = columns.newest_timestamp().map_or(*newest, |time| time.max(*newest));
                 *newest
             }
@@ -31,7 +31,7 @@ impl Clock {
     pub(super) fn advance_to(&mut self, other: Time, now: Time) -> Time {
         match self {
             Self::Live => now,
-            Self::Blocks(newest) => {
+            Self::BlockTime(newest) => {
                 *newest = other.max(*newest);
                 *newest
             }

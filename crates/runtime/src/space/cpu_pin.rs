@@ -21,7 +21,7 @@ impl CpuPin {
             self.unpinned_cpus = sys::process::allowed_processors().unwrap_or_default();
         }
         let kept = match processor {
-            Some(processor) => sys::process::pin_to(processor),
+            Some(processor) => sys::process::pin_to_processor(processor),
             None => sys::process::pin_to_processors(&self.unpinned_cpus),
         };
         if kept.is_ok() {

@@ -102,9 +102,9 @@ impl LocalGraph {
         let ran = catch_unwind(AssertUnwindSafe(|| {
             for l in 0..columns.len() {
                 last = l;
-                let copies = self.pass.copies || shared & (1 << l) != 0;
+                let copies = self.pass.edits_in_copies || shared & (1 << l) != 0;
                 editor.edit_block(
-                    (columns.entry(l), columns.order(l)),
+                    (columns.entry(l), columns.sequence_number(l)),
                     copies,
                     (&mut **filter, &mut context),
                     out,
@@ -113,7 +113,7 @@ impl LocalGraph {
         }));
         node.counts.made.blocks += out.made;
         for bytes in out.lost.drain(..) {
-            node.counts.no_room.add(bytes);
+            node.counts.no_room.add_block(bytes);
         }
         let edits = &mut node.flow.edits;
         edits.direct += out.edits.direct;
@@ -215,6 +215,6 @@ fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
 
 fn total_amount(columns: &Columns) -> Amount {
     let mut amount = Amount::default();
-    (0..columns.len()).for_each(|l| amount.add(columns.pointer(l).length()));
+    (0..columns.len()).for_each(|l| amount.add_block(columns.pointer(l).length()));
     amount
 }

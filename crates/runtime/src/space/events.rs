@@ -82,7 +82,7 @@ pub enum SpaceEvent {
     /// Final counts of a source: the input that it observed, and the blocks that it lost.
     SourceCounts {
         /// Node number of the source.
-        planned: usize,
+        node_number: usize,
         /// Number of blocks and number of bytes that the source observed, including blocks that
         /// were lost afterwards; `None` if unknown.
         observed: Option<(u64, u64)>,
@@ -100,7 +100,7 @@ pub enum SpaceEvent {
     /// it did not.
     ProgramCounts {
         /// Node number of the program.
-        planned: usize,
+        node_number: usize,
         /// Number of blocks and number of bytes that the program accepted.
         written: (u64, u64),
         /// Number of blocks and number of bytes that the program did not accept, by reason.
@@ -138,13 +138,13 @@ pub trait EventReader: fmt::Debug + Send {
     /// Returns the number of blocks that the sinks may accept in the current pass under the limit
     /// on delivered blocks (`-c`). `blocks` is the number of recorded blocks of the pass that have
     /// not been read yet.
-    fn grants(&self, blocks: usize) -> u32;
+    fn granted_blocks(&self, blocks: usize) -> u32;
 
     /// Reads the closing entries of a run or of a hot swap. They contain final counts, and the
     /// number of blocks that the sinks may still accept under the limit on delivered blocks (`-c`).
     /// Returns this number. If the recorded counts differ from those of the replay, also returns a
     /// description of the difference.
-    fn closing_notes(&mut self) -> (u32, Option<&'static str>);
+    fn read_closing_entries(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount emitted by the source with node number `planned`.
     fn add_emitted(&self, planned: usize, amount: Amount);
@@ -252,7 +252,7 @@ impl EventPort {
             let missing = counters.missing.into_iter();
             let missing = missing.map(|(place, ranges)| (place.to_owned(), ranges)).collect();
             let remark = counters.remark.map(|remark| (remark, counters.warns));
-            SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark }
+            SpaceEvent::SourceCounts { node_number: planned, observed, dropped, missing, remark }
         });
     }
 
@@ -267,7 +267,7 @@ impl EventPort {
             let dropped = sink.drops_by_reason().into_iter();
             let dropped = dropped.map(|(why, all)| (why.to_string(), all.blocks, all.bytes));
             let (written, dropped) = ((written.blocks, written.bytes), dropped.collect());
-            SpaceEvent::ProgramCounts { planned, written, dropped }
+            SpaceEvent::ProgramCounts { node_number: planned, written, dropped }
         });
     }
 

@@ -50,7 +50,7 @@ impl LocalGraph {
     /// Begins the shutdown of the replica in this space. Returns the sessions that remain to be
     /// ended.
     fn begin_local_shutdown(&mut self, gather: &ReplicaJoin) -> FinalSessions {
-        self.pass.end = gather.progress.end_sequence_number();
+        self.pass.end_sequence_number = gather.progress.end_sequence_number();
         let live = self.wall_clock_time();
         let now = self.clock.advance_to(gather.progress.final_block_time(), live);
         FinalSessions::new(&self.nodes, &self.shape.order, now)
@@ -75,7 +75,7 @@ impl LocalGraph {
             let leaving = SessionEnds::take_all_sessions(
                 &mut self.nodes[at],
                 &self.pass.births,
-                self.pass.end,
+                self.pass.end_sequence_number,
             );
             final_sessions.current = Some((at, leaving));
         }
@@ -100,7 +100,7 @@ fn lowest_remote_position(
 ) -> Result<Option<(usize, FinalOutputPosition, FinalOutputPosition)>, Fault> {
     let (mut first, mut second) = ((0, FINAL_OUTPUT_POSITION_MAX), FINAL_OUTPUT_POSITION_MAX);
     for (number, way) in gather.inputs.iter_mut().enumerate() {
-        if way.own.is_some() || way.import.is_finished()? {
+        if way.local_replica.is_some() || way.import.is_finished()? {
             continue;
         }
         let taken = way.import.peek_up_to(1)?;

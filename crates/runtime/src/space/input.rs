@@ -3,7 +3,7 @@
 
 use super::arc::NodeId;
 use super::join_state::{LocalReplica, ReplicaJoin};
-use crate::ring::Import;
+use crate::ring::RingImport;
 use filter::BatchMemory;
 
 /// The inputs of a space, and memory that they reuse for the next batch of blocks.
@@ -32,7 +32,7 @@ pub enum Input {
         /// Node at which the ring's blocks enter the graph.
         node: NodeId,
         /// Reading end of the ring.
-        import: Import,
+        import: RingImport,
         /// True if the ring's writer has closed the ring and the space has taken every entry.
         ended: bool,
     },
@@ -41,11 +41,11 @@ pub enum Input {
         /// Node at which the ring's blocks enter the graph.
         node: NodeId,
         /// Reading end of the ring.
-        import: Import,
+        import: RingImport,
         /// True if the dispatcher has closed the ring and the space has taken every entry.
         ended: bool,
         /// State of the replica: its index in the chain, and the progress of the chain.
-        own: LocalReplica,
+        replica: LocalReplica,
     },
     /// The rings from all replicas to the join in this space.
     Join(Box<ReplicaJoin>),
@@ -53,7 +53,7 @@ pub enum Input {
 
 impl Input {
     /// Returns the reading ends of the rings of this input.
-    pub fn imports_mut(&mut self) -> Vec<&mut Import> {
+    pub fn imports_mut(&mut self) -> Vec<&mut RingImport> {
         match self {
             Self::Source { .. } => Vec::new(),
             Self::Ring { import, .. } | Self::Replica { import, .. } => vec![import],

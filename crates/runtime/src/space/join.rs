@@ -13,7 +13,8 @@ use filter::{Batch, lanes};
 /// the index of its branch, in ascending order. A single batch that is already in order is returned
 /// unchanged.
 pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
-    let in_order = |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.order(l));
+    let in_order =
+        |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.sequence_number(l));
     if branches.len() < 2
         && let Some((branch, alone)) = branches.pop()
     {
@@ -22,9 +23,9 @@ pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>>
             false => branches.push((branch, alone)),
         }
     }
-    let blocks = branches
-        .iter()
-        .flat_map(|(_, batch)| lanes(batch.live()).map(move |l| (batch.order(l), batch.block(l))));
+    let blocks = branches.iter().flat_map(|(_, batch)| {
+        lanes(batch.live()).map(move |l| (batch.sequence_number(l), batch.block(l)))
+    });
     let mut sorted: Vec<_> = blocks.collect();
     // The sort is stable: blocks of the same number stay in branch order.
     sorted.sort_by_key(|(order, _)| *order);

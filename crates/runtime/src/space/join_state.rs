@@ -3,7 +3,7 @@
 use super::arc::NodeId;
 use super::final_sessions::FinalSessions;
 use crate::replicas::{ReplicaProgress, nearest_batch_id, next_batch_id};
-use crate::ring::Import;
+use crate::ring::RingImport;
 use buffer::Fault;
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ pub struct ReplicaInput {
     /// Node at which the ring's blocks enter the graph.
     pub node: NodeId,
     /// Reading end of the ring.
-    pub import: Import,
+    pub import: RingImport,
     /// Capacity of the ring, in entries.
     pub entries: usize,
     /// State of the replica that fills this input; `None` if the replica runs in another space than
     /// the join.
-    pub own: Option<LocalReplica>,
+    pub local_replica: Option<LocalReplica>,
 }
 
 /// A replica's share of the current batch: the entries of this batch at the front of the replica's
@@ -106,12 +106,12 @@ impl ReplicaJoin {
     }
 
     /// Returns the rings of the join, each with the node at which its blocks enter the graph.
-    pub(super) fn imports(&self) -> impl Iterator<Item = (NodeId, &Import)> {
+    pub(super) fn imports(&self) -> impl Iterator<Item = (NodeId, &RingImport)> {
         self.inputs.iter().map(|way| (way.node, &way.import))
     }
 
     /// Returns the reading ends of the join's rings.
-    pub(super) fn imports_mut(&mut self) -> impl Iterator<Item = &mut Import> {
+    pub(super) fn imports_mut(&mut self) -> impl Iterator<Item = &mut RingImport> {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
@@ -122,7 +122,7 @@ impl ReplicaJoin {
     /// A replica that waits for room in its ring finishes its batch only if the join takes entries.
     /// The entries in each ring are in sequence order, so the entries up to the lowest of the
     /// rings' last sequence numbers may be forwarded before the batch is complete.
-    pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
+    pub(super) fn forwardable_shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
             // Read before the ring, so that all entries of a finished batch are visible.
@@ -176,7 +176,7 @@ impl ReplicaInput {
             let (seq, last) = waits.entry(at).marks.seq();
             let of = nearest_batch_id(seq, batch_id);
             // The final output of a replica follows all batches.
-            let is_final = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
+            let is_final = self.local_replica.is_none() && waits.entry(at).marks.end_step().0 > 0;
             if is_final || of > batch_id {
                 share.is_complete = true;
                 break;
@@ -184,7 +184,7 @@ impl ReplicaInput {
             share.late += u64::from(of < batch_id);
             share.count += 1;
             share.last_seq = seq;
-            if self.own.is_some() && last {
+            if self.local_replica.is_some() && last {
                 share.is_complete = true;
                 break;
             }

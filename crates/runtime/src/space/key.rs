@@ -33,10 +33,10 @@ pub fn node_keys(nodes: &[Node], inputs: &[Input]) -> Vec<NodeKey> {
         Operator::Source(_)
             if node.process().is_some_and(|program| !program.is_first_in_request()) =>
         {
-            NodeKey::ProgramOutput(node.planned)
+            NodeKey::ProgramOutput(node.number)
         }
         Operator::Export(export) => NodeKey::Export(export.planned),
-        _ => import(at).unwrap_or(NodeKey::Node(node.planned)),
+        _ => import(at).unwrap_or(NodeKey::Node(node.number)),
     };
     nodes.iter().enumerate().map(key).collect()
 }

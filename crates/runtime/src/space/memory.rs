@@ -189,13 +189,13 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         let near = self.last_segment;
         match Batch::from_segment(room, near.dbuf(), near.start(), near.filled_bytes()) {
             Ok(batch) => batch,
-            Err(room) => Batch::new(room, |columns, l| self.find(l, columns.frame(l))),
+            Err(room) => Batch::new(room, |columns, l| self.frame_bytes(l, columns.frame(l))),
         }
     }
 
     /// Returns the bytes of a frame, or an empty slice if the space has no access to them.
     #[inline(always)]
-    fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
+    fn frame_bytes(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.last_segment.bytes(frame) {
             Some(bytes) => bytes,
             None => self.find_segment(number, frame),

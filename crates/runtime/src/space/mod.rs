@@ -11,7 +11,7 @@
 //!   another process;
 //! - [`observe`]: observers of the walk; [`taps`] and [`tap`]: copies of frames for readers;
 //!   [`published`]: filter state for other processes;
-//! - [`events`], `repeat`, [`stall`]: recording and replay of a run;
+//! - [`events`], `replay`, [`stall`]: recording and replay of a run;
 //! - [`writers`] and [`writer_port`]: blocks that programs outside the path add to the output of a
 //!   node;
 //! - [`memory`]: memory services for filters; [`results`]: counters and results when the space has
@@ -26,7 +26,6 @@ pub mod edit;
 pub mod events;
 mod final_merge;
 mod final_sessions;
-mod gather;
 mod graph;
 mod input;
 mod join;
@@ -40,7 +39,8 @@ mod pass;
 mod pause;
 pub mod published;
 mod pull;
-mod repeat;
+mod replay;
+mod replica_inputs;
 mod replica_shutdown;
 pub mod results;
 mod retire;
@@ -211,7 +211,7 @@ pub struct SpaceOptions {
     /// True if the time spent in each filter is measured.
     pub timed: bool,
     /// True if filters always edit a copy of a block, never the block in place.
-    pub copies: bool,
+    pub edits_in_copies: bool,
     /// Maximum number of blocks per batch.
     pub batch_max: usize,
     /// Record of which nodes of the path still accept blocks, shared by the path's spaces.
@@ -228,7 +228,7 @@ impl Default for SpaceOptions {
         Self {
             count_limit: None,
             timed: false,
-            copies: false,
+            edits_in_copies: false,
             batch_max: LANES,
             demand,
             events,
@@ -243,8 +243,15 @@ impl Space {
     pub fn new(parts: SpaceParts) -> Self {
         let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
         let SpaceParts { control, doorbell, clock, epoch, options, .. } = parts;
-        let SpaceOptions { count_limit, timed, copies, batch_max, demand, events, tracer } =
-            options;
+        let SpaceOptions {
+            count_limit,
+            timed,
+            edits_in_copies: copies,
+            batch_max,
+            demand,
+            events,
+            tracer,
+        } = options;
         let claims = events.claim_policy(count_limit.is_some());
         let commands =
             CommandReceiver(Arc::new(CommandQueue::new(name.clone(), Arc::clone(&doorbell))));
@@ -269,7 +276,13 @@ impl Space {
         };
         let publishes = nodes.iter().any(|node| node.published.is_some());
         let observers = Observers::new(timed, tracer);
-        let pass = PassState { count_limit, claims, observers, copies, ..PassState::default() };
+        let pass = PassState {
+            count_limit,
+            claims,
+            observers,
+            edits_in_copies: copies,
+            ..PassState::default()
+        };
         Self {
             name,
             processor: None,
@@ -295,7 +308,7 @@ impl Space {
 
     /// Returns the memory that the space uses, and the processes of its programs.
     pub fn resources(&self) -> SpaceResources {
-        let number = |node: &Node| Some((node.planned, node.process()?.process_id()?));
+        let number = |node: &Node| Some((node.number, node.process()?.process_id()?));
         SpaceResources {
             memory: self.pools().map(Pool::allocated_bytes).sum(),
             processes: self.graph.nodes.iter().filter_map(number).collect(),
@@ -341,7 +354,7 @@ impl Space {
     /// Returns the time on the path's clock. Must be called between two walks.
     fn now(&self) -> Time {
         match self.graph.clock {
-            Clock::Blocks(newest) => newest,
+            Clock::BlockTime(newest) => newest,
             Clock::Live => self.graph.wall_clock_time(),
         }
     }

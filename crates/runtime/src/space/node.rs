@@ -9,7 +9,7 @@ use crate::replicas::dispatch::Dispatcher;
 use crate::ring::RingExport;
 use endpoint::process::Process;
 use endpoint::{Sink, Source, SourceCounters, SourceProperties};
-use filter::{Amount, Counts, Filter, Holds, Time};
+use filter::{Amount, Counts, Filter, HoldTable, Time};
 
 /// A node of a space's graph. The fields read for every batch come first, because the blocks of one
 /// batch evict the nodes from the L1 cache before the next batch.
@@ -44,14 +44,14 @@ pub struct Node {
     /// State that the filter publishes to other processes; `None` if it publishes none.
     pub published: Option<Box<PublishedState>>,
     /// Table of the blocks that the filter holds.
-    pub holds: Holds,
+    pub holds: HoldTable,
     /// Writers outside the path whose blocks are added to the node's output; `None` if there have
     /// never been any.
     pub writers: Option<Box<WriterPort>>,
     /// Amount that the node took from incoming arcs that hot swaps have since removed.
     pub taken_before: Amount,
     /// Number of the node, which stays the same across changes to the path.
-    pub planned: usize,
+    pub number: usize,
     /// Printed name of the filter, or of the ring end that the node represents.
     pub name: NodeName,
     /// Names of the filter's drop reasons, by index.
@@ -274,7 +274,7 @@ impl Node {
     ) -> Self {
         Self {
             name: name.into(),
-            planned,
+            number: planned,
             operator,
             arcs: Vec::new(),
             counts_to_limit: false,
@@ -283,7 +283,7 @@ impl Node {
             has_moved: false,
             flow: OutputCounters::default(),
             counts,
-            holds: Holds::new(0, 0),
+            holds: HoldTable::new(0, 0),
             writers: None,
             wake: None,
             published: None,

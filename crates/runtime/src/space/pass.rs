@@ -25,12 +25,12 @@ pub(crate) struct PassState {
     /// since been read up to the blocks that arrived during the write.
     pub(crate) stall: Option<SinkStall>,
     /// True if filters always edit a copy of a block, never the block in place.
-    pub(crate) copies: bool,
+    pub(crate) edits_in_copies: bool,
     /// True if the blocks of the current walk carry no bytes, because the sinks use the frames in
     /// the intake directly.
     pub(crate) in_place: bool,
     /// True if the space will sleep after this walk, unless more input arrives.
-    pub(crate) last: bool,
+    pub(crate) sleeps_next: bool,
     /// Memory of earlier batches that is not in use. A walk takes it to store a batch whose edit is
     /// deferred.
     pub(crate) spare_memories: Vec<BatchMemory>,
@@ -42,10 +42,10 @@ pub(crate) struct PassState {
     pub(crate) births: SessionBirths,
     /// Number, counted from 1, of the filter that the replica in this space is ending during its
     /// shutdown ([`super::replica_shutdown`]); 0 before the shutdown.
-    pub(crate) step: u32,
+    pub(crate) finishing_filter: u32,
     /// End of the sequence numbers of the replica chain: the first number after the last dispatched
     /// batch. Valid once the dispatcher has dispatched all batches.
-    pub(crate) end: u32,
+    pub(crate) end_sequence_number: u32,
 }
 
 /// Maximum number of unused batch memories that a space keeps for reuse. One editing filter uses
@@ -100,11 +100,11 @@ pub(super) struct PassResult {
     /// pass without sleeping.
     pub(super) moved: bool,
     /// True if at least one input of the space has not ended, so that more blocks may arrive.
-    pub(super) open: bool,
+    pub(super) expects_input: bool,
     /// Time of day, in nanoseconds, at which the next event at a source is due; `None` if unknown.
-    pub(super) until: Option<Time>,
+    pub(super) next_event_time: Option<Time>,
     /// True if a source or writer has a descriptor on which the space can wait for input.
-    pub(super) readable: bool,
+    pub(super) has_descriptor: bool,
 }
 
 pub(super) fn earlier_time(a: Option<Time>, b: Option<Time>) -> Option<Time> {

@@ -62,7 +62,7 @@ impl<'a> Walk<'_, 'a> {
             edited: Vec::new(),
             waiting: waiting.collect(),
             on_back_edges: around.collect(),
-            next: self.next,
+            next: self.next_sequence_number,
         })
     }
 
@@ -71,7 +71,7 @@ impl<'a> Walk<'_, 'a> {
         let Memory { intakes, work, imported } = *self.memory;
         let memory = Memory { intakes, work, imported };
         let batch = |room| Frames::new(|_, frame| memory.segment(frame)).batch(room);
-        self.next = paused.next;
+        self.next_sequence_number = paused.next;
         self.deferred = paused.deferred;
         let waiting = paused.waiting.into_iter();
         self.waiting = waiting

@@ -9,8 +9,10 @@
 use abi::access::AccessList;
 use buffer::name;
 use buffer::state::{Column, TableShape, TableWriter};
-use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE_PARAMETER};
-use sys::process::identity;
+use filter::{
+    Arguments, Description, Filter, PublishedSessions, STATE_MODE_PARAMETER, STATE_PARAMETER,
+};
+use sys::process::effective_ids;
 
 /// Minimum time between two updates of a filter's published state while the space is busy, in
 /// nanoseconds.
@@ -46,7 +48,7 @@ impl PublishedState {
         arguments: &Arguments,
     ) -> Result<Option<Self>, name::Error> {
         let Some((name, (whose, columns))) =
-            arguments.text(STATE.name).zip(description.published_state())
+            arguments.text(STATE_PARAMETER.name).zip(description.published_state())
         else {
             return Ok(None);
         };
@@ -58,7 +60,8 @@ impl PublishedState {
         let rows = if whose == PublishedSessions::Private { 1 } else { ROWS_MAX };
         let mode =
             arguments.text(STATE_MODE_PARAMETER.name).and_then(|m| u32::from_str_radix(m, 8).ok());
-        let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
+        let access =
+            AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(effective_ids()) };
         let shape = TableShape { filter: title.to_owned(), columns, rows };
         let table = TableWriter::create(name, access, shape)?;
         Ok(Some(Self { table, whose, due: 0, all_rows: true }))
@@ -78,7 +81,7 @@ impl PublishedState {
             self.table.clear();
         }
         state.publish(self.whose, all_rows, &mut |at, row| self.table.put(at, row));
-        self.table.end(now);
+        self.table.end_changes(now);
         self.due = now.saturating_add(UPDATE_INTERVAL);
     }
 }

@@ -15,12 +15,12 @@ use filter::{Batch, BatchMemory, Time};
 #[derive(Clone, Copy)]
 pub(super) struct RingReadLimits {
     /// Maximum number of blocks that the read takes from the ring.
-    pub(super) most: usize,
+    pub(super) blocks_max: usize,
     /// Time of the read in a replay: the recorded time on the path's clock. `None` outside a
     /// replay; the clock is then read.
     pub(super) now: Option<Time>,
     /// True if this is the last read of the pass. Expired timers are then served after it.
-    pub(super) last: bool,
+    pub(super) ends_pass: bool,
 }
 
 impl Space {
@@ -65,11 +65,11 @@ impl Space {
             age.measure_emitted_blocks(&room.columns, now);
         }
         match given {
-            Ok(SourceStatus::Blocks) => pass.open = true,
+            Ok(SourceStatus::Blocks) => pass.expects_input = true,
             Ok(SourceStatus::Wait { until, readable }) => {
-                pass.open = true;
-                pass.until = earlier_time(pass.until, until);
-                pass.readable |= readable;
+                pass.expects_input = true;
+                pass.next_event_time = earlier_time(pass.next_event_time, until);
+                pass.has_descriptor |= readable;
             }
             Ok(SourceStatus::End) => part.ended = true,
             Err(failure) => {
@@ -91,9 +91,9 @@ impl Space {
             self.inputs.spare = Some(self.feed_taps((at, from, tap), room));
             return;
         }
-        self.graph.pass.last = drained && self.inputs.list.len() == 1;
+        self.graph.pass.sleeps_next = drained && self.inputs.list.len() == 1;
         self.inputs.spare = Some(self.complete_source_pass((at, from, edge), room, now));
-        self.graph.pass.last = false;
+        self.graph.pass.sleeps_next = false;
     }
 
     /// Completes a pass over a source whose batch has been read. The source at node `at` has put
@@ -162,7 +162,7 @@ impl Space {
         self.walk_imported_blocks(
             i,
             pass,
-            RingReadLimits { most: self.inputs.batch_max, now: None, last: true },
+            RingReadLimits { blocks_max: self.inputs.batch_max, now: None, ends_pass: true },
         );
         self.record_claims();
     }
@@ -178,10 +178,10 @@ impl Space {
             return;
         }
         let at = *node;
-        let walked = match import.peek(limits.most) {
+        let walked = match import.peek(limits.blocks_max) {
             Ok(None) => import.is_finished().map(|finished| {
                 *ended = finished;
-                pass.open |= !finished;
+                pass.expects_input |= !finished;
             }),
             Ok(Some(taken)) => {
                 let mut room = self.inputs.spare.take().unwrap_or_default();
@@ -198,10 +198,10 @@ impl Space {
                     walk.walk_source(at, &mut batch);
                     *spare = Some(batch.into_memory());
                 });
-                if limits.last {
+                if limits.ends_pass {
                     self.graph.tick(now, &all);
                 }
-                pass.open = true;
+                pass.expects_input = true;
                 pass.moved = true;
                 import.release(count)
             }

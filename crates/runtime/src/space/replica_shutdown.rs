@@ -24,9 +24,12 @@ impl Walk<'_, '_> {
     /// Ends a filter of a replica. Ends the filter's sessions one by one, then its state outside
     /// sessions.
     pub(super) fn finish_replica(&mut self, at: NodeId) {
-        self.pass.step += 1;
-        let mut leaving =
-            SessionEnds::take_all_sessions(&mut self.nodes[at], &self.pass.births, self.pass.end);
+        self.pass.finishing_filter += 1;
+        let mut leaving = SessionEnds::take_all_sessions(
+            &mut self.nodes[at],
+            &self.pass.births,
+            self.pass.end_sequence_number,
+        );
         while leaving.next_rank().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }
@@ -60,7 +63,7 @@ impl Space {
             .chain_progress()
             .map(|progress| (progress.end_sequence_number(), progress.final_block_time()));
         let Some((end, clock)) = known else { return now };
-        self.graph.pass.end = end;
+        self.graph.pass.end_sequence_number = end;
         self.graph.clock.advance_to(clock, now)
     }
 
@@ -69,7 +72,7 @@ impl Space {
     pub(super) fn close_dispatch(&mut self, at: NodeId) {
         let Operator::Dispatch(dispatch) = &self.graph.nodes[at].operator else { return };
         dispatch.close(match self.graph.clock {
-            Clock::Blocks(newest) => newest,
+            Clock::BlockTime(newest) => newest,
             Clock::Live => 0,
         });
         let replicas: Vec<NodeId> = self.graph.nodes[at].arcs.iter().map(|arc| arc.to).collect();
@@ -90,7 +93,7 @@ impl Space {
             }
         });
         let input = self.inputs.list.iter().find_map(|input| match input {
-            Input::Replica { own, .. } => Some(&*own.progress),
+            Input::Replica { replica: own, .. } => Some(&*own.progress),
             Input::Join(gather) => Some(gather.progress()),
             _ => None,
         });

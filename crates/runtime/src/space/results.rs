@@ -23,7 +23,7 @@ pub struct SpaceResults {
     pub retired: RetiredCounters,
     /// Frames stored in the histories of nodes' past output. Each history is paired with the number
     /// of its node.
-    pub kept: Vec<(usize, RetainedFrames)>,
+    pub retained_frames: Vec<(usize, RetainedFrames)>,
     /// Nodes that exchanged blocks with programs (`exec`) until a hot swap removed the nodes. They
     /// wrote the input or read the output of the programs.
     pub removed_programs: Vec<Node>,

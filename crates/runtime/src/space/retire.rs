@@ -27,7 +27,7 @@ impl Space {
         }
         // Every swap removes replicas, so the join must not wait for them.
         self.report_local_replica_finished(true);
-        (self.graph.pass.step, self.graph.pass.births) = (0, SessionBirths::default());
+        (self.graph.pass.finishing_filter, self.graph.pass.births) = (0, SessionBirths::default());
         self.record_retired_nodes();
     }
 
@@ -102,14 +102,14 @@ impl Space {
         number: usize,
         of: fn(&mut Node) -> Option<&mut H>,
     ) -> Option<&mut H> {
-        self.graph.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
+        self.graph.nodes.iter_mut().filter(|node| node.number == number).find_map(of)
     }
 
     /// Returns the index in this space of the source with node number `number`, and the index of
     /// its intake. Returns `None` if the source runs in another space.
     fn source_node_and_input(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
-            Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
+            Input::Source { node, intake } if self.graph.nodes[*node].number == number => {
                 Some((*node, *intake))
             }
             _ => None,
@@ -135,7 +135,7 @@ impl Space {
     /// `None` if the output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
-            Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
+            Operator::Source(part) if node.number == first && part.properties.chooses_arc => {
                 Some(part.source.counters())
             }
             _ => None,
@@ -160,7 +160,7 @@ impl Space {
             if !pass.moved {
                 // Reclaim memory that readers of rings have released.
                 self.flush_outputs();
-                return !pass.open;
+                return !pass.expects_input;
             }
         }
     }

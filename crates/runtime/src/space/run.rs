@@ -32,13 +32,13 @@ impl Space {
                 cpu_pin.pin_to(self.processor);
                 continue;
             }
-            if pass.open && !pass.moved && self.graph.pass.failure.is_none() {
+            if pass.expects_input && !pass.moved && self.graph.pass.failure.is_none() {
                 self.flush_outputs();
                 // A notification after this point makes the space check its inputs again before it
                 // sleeps.
                 let ticket = self.ports.doorbell.listen();
                 pass = self.pass();
-                if pass.open && !pass.moved && self.graph.pass.failure.is_none() {
+                if pass.expects_input && !pass.moved && self.graph.pass.failure.is_none() {
                     self.sleep(pass, ticket);
                 }
             }
@@ -86,7 +86,7 @@ impl Space {
         if !self.programs.inputs.is_empty() {
             self.poll_programs();
         }
-        self.graph.pass.failure.is_none() && pass.open
+        self.graph.pass.failure.is_none() && pass.expects_input
     }
 
     /// Returns true if the limit on delivered blocks (`-c`) is reached.
@@ -106,7 +106,7 @@ impl Space {
             let Some(process) = node.process().filter(|process| process.has_closed_input()) else {
                 return true;
             };
-            if !std::mem::replace(is_reported, true) && demand.close(node.planned) {
+            if !std::mem::replace(is_reported, true) && demand.close(node.number) {
                 control.stop();
             }
             let ended = process.try_wait();
@@ -167,7 +167,7 @@ impl Space {
         if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
             if self.ports.borrow.is_some() {
-                return PassResult { moved: true, open: true, ..pass };
+                return PassResult { moved: true, expects_input: true, ..pass };
             }
         }
         if self.ports.control.position_request_count() != self.ports.answered_requests {
@@ -212,7 +212,7 @@ impl Space {
             let node = &self.graph.nodes[*node];
             let inner = node.process().is_some_and(|program| !program.is_first_in_request());
             if let (Some(counters), false) = (node.source_counters(), inner) {
-                self.ports.control.store_position(node.planned, &node.name, counters, last);
+                self.ports.control.store_position(node.number, &node.name, counters, last);
             }
         }
     }
@@ -223,7 +223,7 @@ impl Space {
         let now = match self.graph.clock {
             Clock::Live => self.graph.wall_clock_time(),
             // Block time advances only with blocks.
-            Clock::Blocks(_) => return,
+            Clock::BlockTime(_) => return,
         };
         if self.is_due(now) {
             pass.moved = true;
@@ -245,7 +245,7 @@ impl Space {
             let settled = match &mut node.operator {
                 Operator::Sink(part) => {
                     let settled = part.sink.on_idle();
-                    self.graph.pass.store_long_write(node.planned, part.sink.take_longest_write());
+                    self.graph.pass.store_long_write(node.number, part.sink.take_longest_write());
                     settled
                         .map_err(|failure| PathFailure::from_endpoint(node.name.clone(), failure))
                 }

@@ -49,7 +49,7 @@ impl SavedState {
     pub fn held_amount(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
-        lists.flatten().for_each(|block| held.add(block.entry.pointer.length()));
+        lists.flatten().for_each(|block| held.add_block(block.entry.pointer.length()));
         held
     }
 }
@@ -214,9 +214,7 @@ impl Space {
     /// filter runs in another space.
     fn filter_node(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
-            node.planned == number
-                && !node.has_moved
-                && matches!(node.operator, Operator::Filter(_))
+            node.number == number && !node.has_moved && matches!(node.operator, Operator::Filter(_))
         };
         self.graph.nodes.iter().position(is)
     }

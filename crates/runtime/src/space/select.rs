@@ -33,7 +33,7 @@ impl SelectedClasses {
     pub fn contains(&self, class: Class) -> bool {
         match self {
             Self::All => true,
-            Self::Answered => class.answered(),
+            Self::Answered => class.is_answered(),
             Self::One(value) => class.0 == *value,
             Self::Ranges(ranges) => ranges_contain(ranges, class.0),
         }
@@ -45,7 +45,7 @@ impl SelectedClasses {
     pub fn select(&self, batch: &Batch<'_>) -> LaneMask {
         match self {
             Self::All => batch.live(),
-            Self::Answered => batch.lanes_with_class(Class::answered),
+            Self::Answered => batch.lanes_with_class(Class::is_answered),
             Self::One(value) => batch.lanes_with_class(|c| c.0 == *value),
             Self::Ranges(ranges) => batch.lanes_with_class(|c| ranges_contain(ranges, c.0)),
         }

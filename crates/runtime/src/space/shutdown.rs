@@ -4,7 +4,7 @@ use super::arc::NodeId;
 use super::node::Operator;
 use super::{ImportCounters, Input, Space, SpaceResults};
 use crate::failure::PathFailure;
-use crate::ring::Import;
+use crate::ring::RingImport;
 use endpoint::DropReason;
 use filter::Time;
 
@@ -52,14 +52,14 @@ impl Space {
                 }
                 // Blocks that the sink accepted but could not deliver count as lost, even if the
                 // sink detected this only now.
-                self.ports.events.record_program_counts(node.planned, &*part.sink);
+                self.ports.events.record_program_counts(node.number, &*part.sink);
                 if let Some(written) = part.sink.amount_written() {
                     node.flow.split_accepted_amount(written, &part.sink.drops_by_reason());
                 }
             }
             Operator::Source(part) => {
                 part.source.close();
-                self.ports.events.source_counts(node.planned, &*part.source);
+                self.ports.events.source_counts(node.number, &*part.source);
             }
             Operator::Export(export) => export.close(),
             _ => {}
@@ -77,14 +77,14 @@ impl Space {
             failure,
             kernel_counts: None,
             retired,
-            kept,
+            retained_frames: kept,
             removed_programs,
         }
     }
 
     /// Returns the blocks and bytes received over each ring.
     pub(super) fn import_counters(&self) -> Vec<ImportCounters> {
-        let counters_of = |node: NodeId, import: &Import| ImportCounters {
+        let counters_of = |node: NodeId, import: &RingImport| ImportCounters {
             planned: import.planned,
             node,
             name: self.graph.nodes[node].name.clone(),

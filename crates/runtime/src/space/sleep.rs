@@ -14,23 +14,23 @@ const MEMORY_WAIT_MAX: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpent {
     /// CPU time of the thread in nanoseconds.
-    pub cpu: u64,
+    pub cpu_ns: u64,
     /// Time for which the thread has slept, in nanoseconds.
-    pub asleep: u64,
+    pub asleep_ns: u64,
 }
 
 impl TimeSpent {
     /// Returns the time spent since the earlier reading `before`.
     pub fn since(self, before: Self) -> Self {
-        let cpu = self.cpu.saturating_sub(before.cpu);
-        Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
+        let cpu = self.cpu_ns.saturating_sub(before.cpu_ns);
+        Self { cpu_ns: cpu, asleep_ns: self.asleep_ns.saturating_sub(before.asleep_ns) }
     }
 }
 
 impl Space {
     /// Returns the CPU time and sleep time of the space. Must be called in the thread of the space.
     pub fn time_spent(&self) -> TimeSpent {
-        TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep_ns }
+        TimeSpent { cpu_ns: sys::clock::thread_cpu_ns(), asleep_ns: self.accounts.asleep_ns }
     }
 
     /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the next
@@ -39,8 +39,8 @@ impl Space {
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: SleepTicket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
-            Clock::Live => earlier_time(pass.until, wake),
-            Clock::Blocks(_) => pass.until,
+            Clock::Live => earlier_time(pass.next_event_time, wake),
+            Clock::BlockTime(_) => pass.next_event_time,
         };
         let limit = until.map(|until| match until.saturating_sub(self.graph.wall_clock_time()) {
             // A source that is due but emits nothing waits for memory. The space that releases the
@@ -51,8 +51,8 @@ impl Space {
         let begin = sys::clock::monotonic_ns();
         // The setting stays in effect after the sleep, until a writer of this space waits for room,
         // so that readers that release memory while the space is awake do not notify it.
-        self.ports.doorbell.set_waits_for_room(!pass.readable || self.wakes_on_memory());
-        match (pass.readable, limit) {
+        self.ports.doorbell.set_waits_for_room(!pass.has_descriptor || self.wakes_on_memory());
+        match (pass.has_descriptor, limit) {
             (true, limit) => {
                 let mut descriptors = Vec::new();
                 // The descriptor stays readable after a stop.
@@ -96,7 +96,7 @@ impl Space {
             Clock::Live => {
                 Some(Duration::from_nanos(wake.saturating_sub(self.graph.wall_clock_time())))
             }
-            Clock::Blocks(_) => None,
+            Clock::BlockTime(_) => None,
         }
     }
 }

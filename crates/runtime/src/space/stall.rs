@@ -27,7 +27,7 @@ pub struct ReplayState {
     /// Byte offset, in the record, of the event that this space read last.
     pub byte: Arc<AtomicU64>,
     /// True if the record covers the entire run.
-    pub whole: bool,
+    pub is_complete: bool,
 }
 
 /// Number of consecutive polls without a result after which a space counts as waiting. One poll
@@ -58,7 +58,7 @@ struct SpaceActivity {
     doing: Activity,
     /// True if the space no longer accepts commands. A hot swap that waits for this space then
     /// fails instead of waiting forever.
-    rejects: bool,
+    rejects_commands: bool,
 }
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ enum Activity {
         /// Number of this space's polls since any space last made progress.
         polls: u32,
         /// True if the space waits for a hot swap to begin.
-        change: bool,
+        awaits_swap: bool,
         what: String,
     },
     /// A hot swap has borrowed the space.
@@ -162,7 +162,8 @@ impl StallState {
             // A space at a recorded swap executes the command: it joins the swap, or fails because
             // the record names another swap.
             SwapThreadActivity::AwaitsCommand(space) => find(space).is_some_and(|entry| {
-                !entry.rejects && !matches!(entry.doing, Activity::Waiting { change: true, .. })
+                !entry.rejects_commands
+                    && !matches!(entry.doing, Activity::Waiting { awaits_swap: true, .. })
             }),
             SwapThreadActivity::AwaitsEnd(space) => find(space).is_some(),
         };
@@ -194,9 +195,12 @@ impl StallProbe {
     /// Registers a space with the stall detector of its replay.
     #[must_use]
     pub fn new(state: ReplayState, space: Arc<SpaceStatus>) -> Self {
-        let ReplayState { stalls, byte, whole } = state;
-        let entry =
-            SpaceActivity { space: Arc::clone(&space), doing: Activity::Active, rejects: false };
+        let ReplayState { stalls, byte, is_complete: whole } = state;
+        let entry = SpaceActivity {
+            space: Arc::clone(&space),
+            doing: Activity::Active,
+            rejects_commands: false,
+        };
         stalls.state().spaces.push(entry);
         Self { stalls, space, byte, whole }
     }
@@ -216,7 +220,7 @@ impl StallProbe {
     pub fn report_rejected_commands(&self) {
         let mut state = self.stalls.state();
         if let Some(entry) = state.space_activity(&self.space) {
-            entry.rejects = true;
+            entry.rejects_commands = true;
         }
     }
 
@@ -328,8 +332,12 @@ impl StallWait {
         let mut state = self.probe.stalls.state();
         let Self { progress_at_poll, polls, change, .. } = *self;
         if let Some(entry) = state.space_activity(&self.probe.space) {
-            entry.doing =
-                Activity::Waiting { progress_at_poll, polls, change, what: self.what.clone() };
+            entry.doing = Activity::Waiting {
+                progress_at_poll,
+                polls,
+                awaits_swap: change,
+                what: self.what.clone(),
+            };
         }
         if state.verdict.is_none() && state.is_stalled() {
             state.verdict = Some(state.format_verdict());

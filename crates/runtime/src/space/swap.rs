@@ -70,7 +70,7 @@ impl Space {
     /// node number `number`. Does nothing if the filter does not run in this space.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
-        let node = nodes.find(|node| node.planned == number && !node.has_moved);
+        let node = nodes.find(|node| node.number == number && !node.has_moved);
         if let Some(Node { operator: Operator::Filter(filter), holds, .. }) = node
             && let Some(state) = filter.state()
         {
@@ -108,8 +108,7 @@ impl Space {
     pub fn set_arguments(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };
-            let Some((_, values)) = values.iter().find(|(number, _)| *number == node.planned)
-            else {
+            let Some((_, values)) = values.iter().find(|(number, _)| *number == node.number) else {
                 continue;
             };
             filter.set(values)?;
@@ -201,7 +200,7 @@ impl Space {
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         let place = &mut self.graph.nodes[at];
         // The arcs stay until the swap, which keeps their counters.
-        (place.name, place.planned) = (node.name.clone(), node.planned);
+        (place.name, place.number) = (node.name.clone(), node.number);
         place.arcs = std::mem::take(&mut node.arcs);
         place.taken = node.taken.clone();
         place.has_moved = true;
@@ -237,7 +236,7 @@ impl Space {
     ) {
         let old = std::mem::take(&mut self.inputs.list);
         for mut input in old {
-            let over = |node: NodeId, import: &crate::ring::Import| ImportCounters {
+            let over = |node: NodeId, import: &crate::ring::RingImport| ImportCounters {
                 planned: import.planned,
                 node: usize::MAX,
                 name: old_names[node].clone(),
@@ -305,7 +304,7 @@ fn fill_placeholder(place: &mut Node, old: Node) {
     }
     if matches!(place.operator, Operator::Export(_)) {
         // The incoming arcs may be new; the counters continue.
-        place.planned = old.planned;
+        place.number = old.number;
     }
     place.flow = old.flow;
     place.counts = old.counts;

@@ -91,8 +91,7 @@ pub enum TapOrigin {
 pub struct TapStats {
     /// Number of frames that the tap has sent to its thread.
     pub frames: u64,
-    /// Number of frames skipped because the backlog was full, or lost between the kernel and the
-    /// tap.
+    /// Number of frames skipped at a full backlog, or lost between the kernel and the tap.
     pub skipped: u64,
     /// Numbers of the skipped blocks in the node's output. Empty if the node has replicas, because
     /// their blocks have no common order.
@@ -112,13 +111,12 @@ pub struct TapStart {
     /// Sequence number of the block at which the tap begins, in the output of the node.
     pub block: u64,
     /// Number of the tap's blocks that were taken from the node's history.
-    pub past: u64,
+    pub history_blocks: u64,
     /// Age of the first block that was taken from the history, in nanoseconds; 0 if no block was
     /// taken from there.
-    pub ago_ns: u64,
-    /// True if the path stores a history of this node's output, so that a tap can begin in the
-    /// past.
-    pub remembers: bool,
+    pub first_age_ns: u64,
+    /// True if the path stores this node's past output, so that a tap can begin in the past.
+    pub has_history: bool,
 }
 
 /// A handle of a tap. Dropping it ends the tap.
@@ -128,7 +126,7 @@ pub struct Tap {
     thread: Option<JoinHandle<()>>,
     /// Receives, when the tap's thread ends, a file with the records that did not fit into the
     /// pipe, or `None` if all of them fit.
-    ended: mpsc::Receiver<Option<Memfd>>,
+    overflow_receiver: mpsc::Receiver<Option<Memfd>>,
 }
 
 /// The part of a tap in a space. It sends records to the thread that writes them.
@@ -199,8 +197,7 @@ pub(super) struct TapState {
     pub(super) first: OnceLock<FrameHeader>,
     /// Number of bytes of records that the tap's thread has not yet written.
     pub(super) backlog: AtomicUsize,
-    /// Number of bytes that wait in the ring for the reader, and that count as backlog; `None`
-    /// without a ring.
+    /// Number of bytes in the ring, which count as backlog; `None` without a ring.
     ring_level: Option<TapRingLevel>,
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
@@ -212,7 +209,7 @@ pub(super) struct TapState {
     is_dropped: AtomicBool,
     /// True once the tap's thread must finish its work without waiting for the reader
     /// ([`Tap::finish_without_waiting`]).
-    pub(super) finishes: AtomicBool,
+    pub(super) is_finishing: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
     held: Mutex<Option<HeldValue>>,
     pub(super) end_reason: Mutex<Option<TapEnd>>,
@@ -253,8 +250,7 @@ impl TapState {
         drop(held);
     }
 
-    /// Ends the tap for the reason `why`, which users see. Does nothing if the tap has already
-    /// ended.
+    /// Ends the tap for the reason `why`, which users see, unless it has already ended.
     pub(super) fn end(&self, why: TapEnd) {
         self.end_reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         // Relaxed: the flag guards no other memory.
@@ -322,7 +318,7 @@ impl Tap {
             in_kernel: false,
         };
         let feeds = records.into_iter().enumerate().map(feed).collect();
-        Ok((Self { shared, thread: Some(thread), ended }, feeds))
+        Ok((Self { shared, thread: Some(thread), overflow_receiver: ended }, feeds))
     }
 
     /// Returns a handle with which another owner ends the tap.
@@ -345,14 +341,18 @@ impl Tap {
     pub fn wait_for_end(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         // Records that did not fit into the pipe are discarded here.
-        while self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+        while self
+            .overflow_receiver
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            .is_ok()
+        {}
     }
 
     /// Ends the tap without waiting for its reader, because the path has ended. The records that do
     /// not fit into the pipe are written to a memory file, which [`finish`](Self::finish) returns.
     pub fn finish_without_waiting(&self) {
         // Relaxed: the flag guards no other memory.
-        self.shared.finishes.store(true, Ordering::Relaxed);
+        self.shared.is_finishing.store(true, Ordering::Relaxed);
     }
 
     /// Ends the tap without waiting for its reader, and returns its final counters. Also returns a
@@ -362,7 +362,7 @@ impl Tap {
     /// written.
     pub fn finish(mut self, limit: Duration) -> (TapStats, Option<Memfd>) {
         self.finish_without_waiting();
-        let rest = match self.ended.recv_timeout(limit) {
+        let rest = match self.overflow_receiver.recv_timeout(limit) {
             Ok(rest) => rest,
             Err(_) => {
                 self.shared.end(TapEnd::UnreadRecordsLost);

@@ -14,7 +14,7 @@ impl Space {
     pub fn start_source_histories(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
-        let sources: Vec<usize> = sources.map(|node| node.planned).collect();
+        let sources: Vec<usize> = sources.map(|node| node.number).collect();
         let taps = self.graph.pass.observers.taps();
         sources.into_iter().for_each(|node| taps.start_history(node, bytes));
     }
@@ -29,7 +29,7 @@ impl Space {
         feed: TapFeed,
     ) -> Option<TapStart> {
         let node =
-            self.graph.nodes.iter().find(|node| node.planned == number && node.accepts_taps())?;
+            self.graph.nodes.iter().find(|node| node.number == number && node.accepts_taps())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
         let lost = self.blocks_lost_before_taps(number);
         let from = since.map(|since| match since {
@@ -70,7 +70,7 @@ impl Space {
         let batch = Frames::new(|_, frame| pool.segment(frame)).batch(room);
         if let Some(taps) = graph.pass.observers.existing_taps() {
             taps.count_lost_blocks(numbers, lost);
-            let here = |node: &&Node| node.accepts_taps() && numbers.contains(&node.planned);
+            let here = |node: &&Node| node.accepts_taps() && numbers.contains(&node.number);
             for node in nodes.iter().filter(here) {
                 let selected = node.arcs.iter().map(|arc| arc.wanted.select(&batch));
                 taps.feed_from_kernel(node, &batch, selected.fold(0, |all, one| all | one));
@@ -92,14 +92,14 @@ impl Space {
 
     /// Returns true if the node with number `number` can be tapped in this space.
     pub fn can_tap(&self, number: usize) -> bool {
-        self.graph.nodes.iter().any(|node| node.planned == number && node.accepts_taps())
+        self.graph.nodes.iter().any(|node| node.number == number && node.accepts_taps())
     }
 
     /// Ends the taps of nodes that have left the space.
     pub(super) fn retain_taps(&mut self) {
         let nodes = &self.graph.nodes;
         let is_here =
-            |number| nodes.iter().any(|node| node.planned == number && node.accepts_taps());
+            |number| nodes.iter().any(|node| node.number == number && node.accepts_taps());
         self.graph.pass.observers.retain_taps(is_here);
     }
 }

@@ -155,7 +155,7 @@ impl MessageGatherer {
         let backward = flags.direction() == Direction::Backward;
         let key = (context.session, context.origin, backward);
         let describes = block.marks.is_description();
-        if flags.has(BlockFlags::FIRST) {
+        if flags.contains(BlockFlags::FIRST) {
             if self.open.get(&key).is_some_and(|open| describes || !open.follows_description) {
                 self.write(key, to);
             }
@@ -175,7 +175,7 @@ impl MessageGatherer {
         self.length += fitting.len();
         open.bytes.extend_from_slice(fitting);
         open.follows_description = describes;
-        if flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END) {
+        if flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END) {
             self.write(key, to);
         }
     }

@@ -40,7 +40,7 @@ impl TapPipe {
             };
             return Err(kind.into());
         }
-        if ring.take_reader_waits() {
+        if ring.take_reader_request() {
             match sys::local_socket::send_nonblocking(&self.pipe, &[0], &[]) {
                 // A full socket already contains a message that wakes the reader.
                 Ok(_) => {}
@@ -57,7 +57,7 @@ impl TapPipe {
             return sys::poll::wait_until_writable(&self.pipe, limit);
         };
         if !ring.announce_wait() {
-            sys::poll::readable(&[self.pipe.as_fd()], Some(limit));
+            sys::poll::wait_until_readable(&[self.pipe.as_fd()], Some(limit));
             while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&self.pipe, &mut [0; 8]) {}
         }
         !ring.is_full()
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(output.put(b"more").unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(!output.wait_until_writable(Duration::from_millis(1)));
         drop(socket);
-        assert!(!output.wait_until_writable(testkit::wait::LIMIT));
+        assert!(!output.wait_until_writable(testkit::wait::WAIT_TIMEOUT));
         assert_eq!(output.put(b"more").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
@@ -127,7 +127,7 @@ mod tests {
                     Ok(length) => done += length,
                     Err(error) => {
                         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-                        assert!(output.wait_until_writable(testkit::wait::LIMIT));
+                        assert!(output.wait_until_writable(testkit::wait::WAIT_TIMEOUT));
                     }
                 }
             }
@@ -142,7 +142,7 @@ mod tests {
             if available == 0 {
                 reader.announce_wait();
                 if reader.available() == Ok(0) {
-                    let limit = Some(testkit::wait::LIMIT);
+                    let limit = Some(testkit::wait::WAIT_TIMEOUT);
                     let woken =
                         sys::poll::wait_until_readable_despite_signals(&[socket.as_fd()], limit);
                     assert_eq!(woken, [true], "lost wake-up");

@@ -75,11 +75,11 @@ impl TapWriter {
 
     /// Returns true if the tap receives no further records, because it has ended or must finish.
     fn is_over(&self) -> bool {
-        self.shared.has_ended() || self.finishes()
+        self.shared.has_ended() || self.is_finishing()
     }
 
-    fn finishes(&self) -> bool {
-        self.shared.finishes.load(Ordering::Relaxed)
+    fn is_finishing(&self) -> bool {
+        self.shared.is_finishing.load(Ordering::Relaxed)
     }
 
     /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is dropped,
@@ -106,7 +106,7 @@ impl TapWriter {
                     since = sys::clock::monotonic_ns();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_finishing() => {
                     let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::UnreadRecordsLost)?;
                     self.overflow = Some(File::from(OwnedFd::from(rest)));
                 }

@@ -155,7 +155,7 @@ impl Taps {
     pub fn start_history(&mut self, node: usize, bytes: usize) {
         // A thread of its own compresses the history, so that the space's thread does not wait.
         let limits = HistoryLimits { bytes, time: Time::MAX };
-        self.histories.push((node, History::new(limits, CompressionMode::Own)));
+        self.histories.push((node, History::new(limits, CompressionMode::OwnThread)));
     }
 
     /// Returns the frames that histories retain, each with the number of its node.
@@ -193,15 +193,15 @@ impl Taps {
     ) -> TapStart {
         let mut began = TapStart { block: left, ..TapStart::default() };
         if let Some(history) = self.node_history(node) {
-            began.remembers = true;
+            began.has_history = true;
             if let Some(from) = from {
-                began.past = feed.send_history(history, from);
+                began.history_blocks = feed.send_history(history, from);
                 let skipped = history.skipped();
-                began.block = left.saturating_sub(began.past + skipped);
+                began.block = left.saturating_sub(began.history_blocks + skipped);
                 feed.count_skipped_blocks(left.saturating_sub(skipped), skipped);
                 let mut first = None;
                 history.visit_frames_since(from, |kept, _| first = first.or(Some(kept.time)));
-                began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));
+                began.first_age_ns = first.map_or(0, |first| now.saturating_sub(first));
             }
         }
         feed.position = left;
@@ -232,7 +232,7 @@ impl Taps {
     pub(super) fn feed_from_kernel(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask) {
         // Other taps of a source receive the blocks that its thread emits.
         let is_source = matches!(from.operator, Operator::Source(_));
-        self.feed(from.planned, batch, wanted, |feed| !is_source || feed.in_kernel);
+        self.feed(from.number, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
     /// Sends blocks that left a node to those taps of the node for which `takes` returns true.
@@ -274,7 +274,7 @@ impl Observer for Taps {
         if !from.accepts_taps() {
             return;
         }
-        let node = from.planned;
+        let node = from.number;
         for (_, history) in self.histories.iter_mut().filter(|(known, _)| *known == node) {
             let push = |block: Block<'_>| history.push(&block);
             lanes(wanted).map(|lane| batch.block(lane)).for_each(push);

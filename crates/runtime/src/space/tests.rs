@@ -9,14 +9,14 @@ use super::select::SelectedClasses;
 use super::*;
 use crate::ledger::Ledger;
 use crate::report::final_ledger;
-use crate::ring::Import;
+use crate::ring::RingImport;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{RingConfig, crossing};
 use buffer::signal::wakeup_moderation::WakeupThreshold;
 use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus};
 use filter::{
-    Amount, Batch, Block, Classify, ClassifyContext, Counts, Filter, HeldList, Holds, LaneContext,
-    LaneFilter, Report, Stream, StreamContext,
+    Amount, Batch, Block, Classify, ClassifyContext, Counts, Filter, HeldList, HoldTable,
+    LaneContext, LaneFilter, Report, Stream, StreamContext,
 };
 use std::sync::Mutex;
 
@@ -49,7 +49,7 @@ impl Source for NumberSource {
                 BlockMetadata::default(),
                 Marks::bare(4),
             ));
-            self.given.add(4);
+            self.given.add_block(4);
             self.next += 1;
         }
         Ok(if self.next == self.end { SourceStatus::End } else { SourceStatus::Blocks })
@@ -132,7 +132,7 @@ impl Classify for PanicFilter {
 
 fn create_node(name: &str, part: Operator) -> Node {
     let mut node = Node::new(name, 0, part, Counts::new(0, 0));
-    node.holds = Holds::new(1000, 1 << 20);
+    node.holds = HoldTable::new(1000, 1 << 20);
     node
 }
 
@@ -402,7 +402,7 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     let to = b.add_node(collector_sink(&kept));
     b.add_arc(enter, late, SelectedClasses::Answered, false, 1);
     b.add_arc(late, to, SelectedClasses::Answered, false, 2);
-    let import = Import::new(0, readers.pop().unwrap());
+    let import = RingImport::new(0, readers.pop().unwrap());
     let input = Input::Ring { node: enter, import, ended: false };
     let mut second = create_space(b, vec![input], 32, 3);
     second.ports.doorbell = far;

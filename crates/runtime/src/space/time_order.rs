@@ -50,7 +50,7 @@ impl Space {
         if before == NextTime::Unordered {
             return self.pull((at, from), None, pass);
         }
-        pass.open = true;
+        pass.expects_input = true;
         if next.input == input {
             self.pull((at, from), Some(next.until), pass);
             // A pass that has read the next block counts as progress, so the next pass follows at

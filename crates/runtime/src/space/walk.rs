@@ -7,7 +7,7 @@
 //! list, and follow at most [`HOPS_MAX`] back edges (CONTRACT 17). The input of an editing filter
 //! is deferred until all other work is done; the walk then pauses (`space::edit`).
 
-mod leave;
+mod exits;
 mod route;
 mod section;
 
@@ -41,7 +41,7 @@ pub(crate) struct Walk<'w, 'a> {
     /// Batches that wait at editing filters until the walk pauses.
     pub(super) deferred: Vec<DeferredEdit>,
     /// Sequence number that the next fork assigns to its first block.
-    pub(super) next: u32,
+    pub(super) next_sequence_number: u32,
     pub(super) pass: &'w mut PassState,
     /// True if the walk has an observer. Observers are not set or removed during a walk.
     observed: bool,
@@ -90,7 +90,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             waiting,
             on_back_edges: around,
             deferred,
-            next: 0,
+            next_sequence_number: 0,
             pass,
             observed,
         }
@@ -113,7 +113,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let amount = self.count_and_keep_routed_lanes(from, batch, chosen);
         if chosen != 0 {
             let edge = &mut self.nodes[from].arcs[arc];
-            if edge.back {
+            if edge.is_back {
                 self.walk_lanes((from, arc), chosen, batch, 0);
             } else {
                 let amount = count_put_blocks(edge, amount, batch);
@@ -336,7 +336,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let counts = &mut node.counts;
         let ran = match &mut node.operator {
             Operator::Filter(Filter::Statistics(f)) => {
-                catch_unwind(AssertUnwindSafe(|| f.record(batch.tags(), now)))
+                catch_unwind(AssertUnwindSafe(|| f.record(batch.metadata_view(), now)))
             }
             Operator::Filter(Filter::Lanes(f)) => {
                 let mut cx = LaneContext::new(ClassifyContext::new(now, counts), memory);

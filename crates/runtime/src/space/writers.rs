@@ -18,10 +18,10 @@ use std::os::fd::BorrowedFd;
 pub enum WriterRefusal {
     /// The space has no node with the requested number that accepts writers.
     #[error("the path was being changed: try again")]
-    Elsewhere,
+    NodeNotFound,
     /// The run is being recorded, and a record with blocks from a writer could not be replayed.
     #[error("the path is recorded, and a record contains no writers")]
-    Recorded,
+    RunIsRecorded,
 }
 
 impl Space {
@@ -38,9 +38,9 @@ impl Space {
         writer: WriterSource,
     ) -> Result<(), WriterRefusal> {
         if self.ports.events.is_recording() {
-            return Err(WriterRefusal::Recorded);
+            return Err(WriterRefusal::RunIsRecorded);
         }
-        let at = self.node_for_writer(number).ok_or(WriterRefusal::Elsewhere)?;
+        let at = self.node_for_writer(number).ok_or(WriterRefusal::NodeNotFound)?;
         let port = self.graph.nodes[at].writers.get_or_insert_default();
         port.writers.push(writer);
         self.has_writers = true;
@@ -52,7 +52,7 @@ impl Space {
         let mut nodes = self.graph.nodes.iter().enumerate();
         let found = nodes.find(|(at, node)| {
             let operand = inside.get(*at).copied().flatten().is_some();
-            node.planned == number && node.accepts_writers() && !operand
+            node.number == number && node.accepts_writers() && !operand
         });
         found.map(|(at, _)| at)
     }
@@ -74,7 +74,7 @@ impl Space {
     /// already accepted from the writers.
     #[cold]
     pub(super) fn pull_writers(&mut self, pass: &mut PassResult) {
-        let over = self.ports.control.is_stopped() || !pass.open;
+        let over = self.ports.control.is_stopped() || !pass.expects_input;
         for at in 0..self.graph.nodes.len() {
             if over {
                 self.stop_writers(at);
@@ -107,8 +107,8 @@ impl Space {
     }
 
     fn drain_writers(&mut self, at: NodeId) {
-        let mut pass = PassResult { moved: true, open: true, ..PassResult::default() };
-        while pass.open && pass.moved {
+        let mut pass = PassResult { moved: true, expects_input: true, ..PassResult::default() };
+        while pass.expects_input && pass.moved {
             pass = PassResult::default();
             self.pull_node_writers(at, &mut pass);
         }
@@ -147,11 +147,11 @@ impl Space {
         };
         let mut ended = false;
         match given {
-            Ok(SourceStatus::Blocks) => pass.open = true,
+            Ok(SourceStatus::Blocks) => pass.expects_input = true,
             Ok(SourceStatus::Wait { until, readable }) => {
-                pass.open = true;
-                pass.until = earlier_time(pass.until, until);
-                pass.readable |= readable;
+                pass.expects_input = true;
+                pass.next_event_time = earlier_time(pass.next_event_time, until);
+                pass.has_descriptor |= readable;
             }
             Ok(SourceStatus::End) => ended = true,
             Err(failure) => {
@@ -168,7 +168,7 @@ impl Space {
         self.ports.control.report_blocks_arrived();
         let now = match self.graph.clock {
             Clock::Live => now,
-            Clock::Blocks(_) => self.graph.clock.advance(&room.columns, now),
+            Clock::BlockTime(_) => self.graph.clock.advance(&room.columns, now),
         };
         let room = self.walk_pulled_blocks((at, GENERAL_INTAKE, None), room, now, true);
         self.record_claims();

@@ -178,9 +178,9 @@ pub unsafe extern "C" fn freopen(
     mode: *const c_char,
     file: *mut c_void,
 ) -> *mut c_void {
-    type Next = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
+    type FreopenFn = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
     catch_panic(|| (), || close_descriptor(stream_descriptor(file)));
-    match next_function!(c"freopen" as Next) {
+    match next_function!(c"freopen" as FreopenFn) {
         // SAFETY: I1; the arguments are the program's.
         Some(next) => unsafe { next(path, mode, file) },
         None => ptr::null_mut(),
@@ -209,14 +209,14 @@ pub struct PollFd {
 /// edge, closes the ring. If it is the last descriptor of a file, ends lazy reads of the file.
 fn close_descriptor(fd: c_int) {
     lazy::forget(fd);
-    retire::close(fd);
+    retire::close_descriptor(fd);
 }
 
 /// Turns the edge that ends at a descriptor into a plain pipe. Does nothing if the descriptor is
 /// not an end of an edge.
 fn retire_edge(fd: c_int) {
     if let Some(shared_edge) = ends::find(fd) {
-        retire::edge(shared_edge, RetireReason::Query);
+        retire::retire_edge(shared_edge, RetireReason::Query);
     }
 }
 

@@ -71,7 +71,7 @@ fn edge_descriptor(file: *mut c_void) -> Option<c_int> {
     let pending = next_function!(c"__fpending" as unsafe extern "C" fn(*mut c_void) -> usize)
         .map_or(0, |next| unsafe { next(file) });
     if pending > 0 {
-        retire::edge(shared_edge, RetireReason::Query);
+        retire::retire_edge(shared_edge, RetireReason::Query);
         return None;
     }
     Some(fd)

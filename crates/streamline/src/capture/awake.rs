@@ -18,7 +18,7 @@ impl Capture {
     pub fn fall_asleep(&mut self) {
         self.directions.iter().for_each(|direction| direction.attached.doorbell.set_awake(false));
         // A program runs for less than a microsecond, unless the machine runs something else.
-        while self.directions.iter().any(|direction| direction.attached.rings.is_written()) {
+        while self.directions.iter().any(|direction| direction.attached.rings.has_active_writer()) {
             std::thread::yield_now();
         }
         self.load();

@@ -93,7 +93,7 @@ pub(super) fn plan_direction(
     for program in &mut plan.programs {
         if let Some(delay) = settings.delay_ns {
             program.ring.signal_ns = delay.clamp(NOTIFICATION_DELAY_MIN_NS, program.ring.signal_ns);
-            program.ring.apart_ns = program.ring.signal_ns / 2;
+            program.ring.interval_min_ns = program.ring.signal_ns / 2;
         }
         if settings.host_wakes {
             program.ring.signal_blocks = 0;
@@ -114,7 +114,7 @@ const NOTIFICATION_DELAY_MIN_NS: u64 = 1_000_000;
 /// Returns the request for one direction. The sink of the request stands for the calling program,
 /// which reads the ring itself.
 fn request_text(source: &str, interface: &str, settings: &CaptureSettings) -> String {
-    let CaptureSettings { filter, ring, take, .. } = settings;
+    let CaptureSettings { filter, ring_bytes: ring, take_filter: take, .. } = settings;
     let mut text = format!("{source} {}", quote(interface));
     if let Some(expression) = take {
         let _ = write!(text, " take {}", quote(expression));

@@ -29,8 +29,8 @@ pub struct CaptureFilter {
 pub struct PreparedFilter {
     filter: CaptureFilter,
     successors: Vec<DirectSuccessor>,
-    /// Value of [`Capture::changes`] when the programs of this filter were loaded.
-    changes: u64,
+    /// Value of [`Capture::interface_changes`] when the programs of this filter were loaded.
+    interface_changes: u64,
 }
 
 impl PreparedFilter {
@@ -69,14 +69,14 @@ impl Capture {
         };
         let current = self.directions.iter().filter(|direction| !direction.has_ended);
         let successors = current.map(prepare).collect::<Result<_, _>>()?;
-        Ok(PreparedFilter { filter, successors, changes: self.changes })
+        Ok(PreparedFilter { filter, successors, interface_changes: self.interface_changes })
     }
 
     /// Returns true if [`Self::switch_filter`] can activate a prepared filter, because no interface
     /// was added or removed since the filter was prepared.
     #[must_use]
     pub const fn fits(&self, prepared: &PreparedFilter) -> bool {
-        prepared.changes == self.changes
+        prepared.interface_changes == self.interface_changes
     }
 
     /// Activates a prepared filter for which [`fits`](Self::fits) returns true. Frames captured
@@ -112,6 +112,6 @@ impl Capture {
             }
             !is_over
         });
-        self.lost_before += lost;
+        self.lost_in_ended_directions += lost;
     }
 }

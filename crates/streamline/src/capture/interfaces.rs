@@ -14,23 +14,23 @@ impl Capture {
     /// capture of the other interfaces continues.
     pub fn add_interface(&mut self, name: &str) -> Result<(), OpenError> {
         let found = sys::net::interface(name).ok();
-        let is_loopback = found.as_ref().is_some_and(|interface| interface.flags.loopback());
+        let is_loopback = found.as_ref().is_some_and(|interface| interface.flags.is_loopback());
         // The plan refuses an interface that does not exist.
         let index = found.map_or(0, |interface| interface.index);
         let interface = CapturedInterface { name: name.to_owned(), index };
         // Each packet on loopback is both sent and received, so one direction suffices.
         let only_received =
-            is_loopback || self.settings.received_only || self.settings.take.is_some();
+            is_loopback || self.settings.received_only || self.settings.take_filter.is_some();
         let sources: &[&str] = if only_received { &["rx"] } else { &["rx", "tx"] };
         let mut added = Vec::new();
         for source in sources {
             let context = (&self.settings, &self.options);
             let (direction, wait_ns) = Direction::open(source, interface.clone(), context)?;
-            self.wait_ns = self.wait_ns.max(wait_ns);
+            self.notification_interval_ns = self.notification_interval_ns.max(wait_ns);
             added.push(direction);
         }
         self.directions.append(&mut added);
-        self.changes += 1;
+        self.interface_changes += 1;
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl Capture {
             if failed.contains(&direction.interface.index) && !direction.has_ended {
                 direction.attached.handle.detach();
                 direction.has_ended = true;
-                self.changes += 1;
+                self.interface_changes += 1;
             }
         }
     }

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 /// number of them.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value, in characters.
-const LABEL_MAX: usize = 100;
+const LABEL_CHARS_MAX: usize = 100;
 /// Label value of the series that combines the series beyond [`SERIES_MAX`].
-const OTHER: &str = "other";
+const OTHER_LABEL: &str = "other";
 
 /// The kind of a family, which determines how its series are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,13 +82,13 @@ impl MetricFamily {
     /// series, a value with new labels is added to the series `other` with the same reason. In a
     /// family with twice that number, a value with new labels is discarded.
     pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
-        let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
+        let bounded = |text: &str| text.chars().take(LABEL_CHARS_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();
         if !self.indices.contains_key(&labels) && self.series.len() >= SERIES_MAX {
             // The label `reason` stays, because there are few reasons. Sums by reason therefore
             // stay correct.
             labels.iter_mut().filter(|(name, _)| *name != "reason").for_each(|(_, text)| {
-                *text = OTHER.to_owned();
+                *text = OTHER_LABEL.to_owned();
             });
         }
         match self.indices.get(&labels) {
@@ -117,14 +117,14 @@ impl Value {
                 Self::Count(a.max(b))
             }
             (Self::Count(a), Self::Count(b)) => Self::Count(a.saturating_add(b)),
-            (a, b) if kind == SeriesKind::Maximum => Self::Measure(a.number().max(b.number())),
-            (a, b) => Self::Measure(a.number() + b.number()),
+            (a, b) if kind == SeriesKind::Maximum => Self::Measure(a.as_f64().max(b.as_f64())),
+            (a, b) => Self::Measure(a.as_f64() + b.as_f64()),
         }
     }
 
     /// Returns the value as a floating-point number.
     #[must_use]
-    pub fn number(self) -> f64 {
+    pub fn as_f64(self) -> f64 {
         match self {
             Self::Count(n) => n as f64,
             Self::Measure(x) => x,
@@ -146,9 +146,9 @@ mod tests {
             }
         }
         assert_eq!(family.series.len(), SERIES_MAX + 1);
-        let sum: f64 = family.series.iter().map(|(_, value)| value.number()).sum();
+        let sum: f64 = family.series.iter().map(|(_, value)| value.as_f64()).sum();
         assert_eq!(sum, (names.len() * 2 * 3) as f64);
-        let other = vec![("filter", OTHER.to_owned()), ("reason", "ring".to_owned())];
+        let other = vec![("filter", OTHER_LABEL.to_owned()), ("reason", "ring".to_owned())];
         assert_eq!(family.series.last().unwrap(), &(other, Value::Count(50 * 2 * 3)));
     }
 

@@ -199,7 +199,7 @@ impl Connection for UnixStream {
 fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
     let active = Arc::new(AtomicUsize::new(0));
     loop {
-        let ready = sys::poll::readable(&[stop.as_fd(), listener.descriptor()], None);
+        let ready = sys::poll::wait_until_readable(&[stop.as_fd(), listener.descriptor()], None);
         if ready.first() == Some(&true) {
             return;
         }
@@ -207,7 +207,7 @@ fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
             Ok(connection) => connection,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(_) => {
-                let _ = sys::poll::readable(&[stop.as_fd()], Some(ACCEPT_PAUSE));
+                let _ = sys::poll::wait_until_readable(&[stop.as_fd()], Some(ACCEPT_PAUSE));
                 continue;
             }
         };

@@ -1,7 +1,7 @@
 //! Idle connections to paths, which a program keeps between its queries.
 
 use super::{Client, ClientError, PathClient};
-use member::client::COUNT;
+use member::client::COUNT_METHOD;
 use member::protocol::{Count, CountReply, Counters};
 use member::varlink::Call;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ impl IdleConnections {
 
     /// Stores a connection of this process for later queries. No reply may be outstanding on the
     /// connection. Closes the connection instead if too many are stored.
-    pub fn keep(&self, to: PathClient) {
+    pub fn store(&self, to: PathClient) {
         let mut idle = self.lock();
         if idle.len() < CONNECTIONS_MAX {
             idle.insert(to.number(), to);
@@ -55,7 +55,7 @@ pub fn query_counters(
     idle: &IdleConnections,
     limit: Duration,
 ) -> Vec<Result<Counters, ClientError>> {
-    let call = Call::new(COUNT, &Count { first: Some(0), timed: Some(false) });
+    let call = Call::new(COUNT_METHOD, &Count { first: Some(0), timed: Some(false) });
     let calls =
         numbers.iter().map(|(uid, number)| (*uid, (number.to_string(), vec![call.clone()])));
     let calls: Vec<_> = calls.collect();
@@ -64,7 +64,7 @@ pub fn query_counters(
         let first: CountReply =
             replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         let counters = to.all_counters(first)?;
-        idle.keep(to);
+        idle.store(to);
         Ok(counters)
     });
     for (result, (uid, number)) in counted.iter_mut().zip(numbers) {

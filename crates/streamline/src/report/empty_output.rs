@@ -4,7 +4,7 @@
 //! nearest nodes upstream of the sink that have received blocks, and the fate of these blocks.
 
 use super::{Report, format_count};
-use pipeline::graph::{Edge, NodeId, Use};
+use pipeline::graph::{Edge, FilterUse, NodeId};
 use runtime::ledger::NodeEntry;
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ impl Report<'_> {
     #[must_use]
     pub fn explain_empty_output(&self) -> Vec<String> {
         let graph = &self.plan.graph;
-        let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(Use::is_sink);
+        let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(FilterUse::is_sink);
         let sinks: Vec<NodeId> = graph.ends().into_iter().filter(sink).collect();
         let given = self.outcome.ledger.sources.iter().any(|(_, source)| source.given.blocks > 0);
         if !given || sinks.iter().any(|sink| self.input_blocks(*sink) > 0) {

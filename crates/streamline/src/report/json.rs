@@ -19,9 +19,9 @@ use std::fmt::Write as _;
 const VERSION: u32 = 1;
 
 /// A JSON object as text.
-pub type Object = Box<RawValue>;
+pub type JsonObject = Box<RawValue>;
 
-/// A value that can be a field of an [`Object`].
+/// A value that can be a field of a [`JsonObject`].
 pub trait Field {
     /// Returns this value as JSON text.
     fn json(&self) -> String;
@@ -36,7 +36,7 @@ impl<T: Serialize + ?Sized> Field for T {
 
 /// Returns an object with these fields, in this order. A field whose name ends with `?` is omitted
 /// if its value is `null` or empty.
-pub fn to_object(fields: &[(&str, &dyn Field)]) -> Object {
+pub fn to_object(fields: &[(&str, &dyn Field)]) -> JsonObject {
     let mut text = String::new();
     for (name, value) in fields {
         let value = value.json();
@@ -50,7 +50,7 @@ pub fn to_object(fields: &[(&str, &dyn Field)]) -> Object {
 }
 
 /// Returns the results of a run as an object.
-pub(super) fn run_json(report: &Report<'_>) -> Object {
+pub(super) fn run_json(report: &Report<'_>) -> JsonObject {
     let outcome = report.outcome;
     let ledger = &outcome.ledger;
     let filters = ledger.filters.iter().map(|entry| filter_json(report, entry));
@@ -104,7 +104,7 @@ pub(super) fn run_json(report: &Report<'_>) -> Object {
 
 /// Returns the results of one of several worker processes, each of which processes a part of the
 /// sessions.
-fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
+fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> JsonObject {
     to_object(&[
         ("number", &worker.number),
         ("process", &worker.process),
@@ -114,13 +114,13 @@ fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
 }
 
 /// Returns the report of a filter at the end of the request as one object, for standard output.
-pub(super) fn filter_report_json(report: &Report<'_>, reported: &NodeReport) -> Object {
+pub(super) fn filter_report_json(report: &Report<'_>, reported: &NodeReport) -> JsonObject {
     let filter = report.names.get(reported.planned).unwrap_or(&reported.name);
     to_object(&[("version", &VERSION), ("filter", &filter), ("report", &rows_json(reported))])
 }
 
 /// Returns the counts of a source. They satisfy seen = given + dropped.
-fn source_json((name, source): &(String, SourceCounters)) -> Object {
+fn source_json((name, source): &(String, SourceCounters)) -> JsonObject {
     let dropped = source.dropped.iter().map(|(place, n)| (place.text(), *n));
     to_object(&[
         ("name", name),
@@ -136,7 +136,7 @@ fn source_json((name, source): &(String, SourceCounters)) -> Object {
 
 /// Returns the counts of a filter. They satisfy taken + made = passed + unselected + consumed +
 /// held + dropped.
-fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
+fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> JsonObject {
     let plan = report.plan;
     let space = |planned: usize| Some(&plan.spaces.get(plan.placements.get(planned)?.space)?.name);
     let name = report.display_name(entry);
@@ -182,7 +182,7 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
 type Map<'r, V> = BTreeMap<&'r str, V>;
 
 /// Returns the counts of an edge. They satisfy put = taken + dropped + resident.
-fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
+fn edge_json(report: &Report<'_>, counted: &Edge) -> JsonObject {
     let (from, to) = report.end_names(counted);
     // Wakeups of the reader by cause: a full batch, the expired interval T_t, or a writer about to
     // sleep.
@@ -221,7 +221,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
 /// Returns the sequence numbers of missing blocks, as an object for each location at which blocks
 /// are missing. If there are too many ranges, the object contains the first and the last ranges,
 /// and the number of ranges between them.
-fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
+fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, JsonObject> {
     let ranges = |missing: &LossRanges| {
         to_object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
@@ -234,7 +234,7 @@ fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
 }
 
 /// Returns one object for each kernel program, with its source, counts and run time.
-fn programs_json(report: &Report<'_>) -> Vec<Object> {
+fn programs_json(report: &Report<'_>) -> Vec<JsonObject> {
     let programs = report.outcome.programs.iter().map(|ran| {
         to_object(&[
             // Name of the source that the program replaces.
@@ -252,7 +252,7 @@ fn programs_json(report: &Report<'_>) -> Vec<Object> {
 
 /// Returns the filters that the kernel refused, each with the reason and the space in which it runs
 /// instead.
-pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<Object> {
+pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<JsonObject> {
     let refused = plan.refusals.iter().map(|refused| {
         to_object(&[
             ("filter", &names[refused.node.0]),
@@ -263,7 +263,7 @@ pub fn refusals_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     refused.collect()
 }
 
-fn rows_json(reported: &NodeReport) -> Vec<Object> {
+fn rows_json(reported: &NodeReport) -> Vec<JsonObject> {
     let rows = reported.report.rows.iter();
     rows.map(|(what, value)| to_object(&[("what", what), ("value", value)])).collect()
 }

@@ -18,7 +18,7 @@ use runtime::report::NodeReport;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-pub use json::{Object, refusals_json, to_json_line as json_line, to_object};
+pub use json::{JsonObject, refusals_json, to_json_line as json_line, to_object};
 
 /// The output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl<'o> Report<'o> {
     /// Returns the number of lost blocks.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        self.outcome.ledger.lost()
+        self.outcome.ledger.lost_blocks()
     }
 
     /// Formats the full report: tables of the ledger, or one JSON object.

@@ -266,10 +266,14 @@ pub(super) fn format_histogram(
 /// Returns a bar for the number `n`, of length `width` × `n` / `most` columns, with a resolution of
 /// 1/8 column. Every number `n` except 0 gets a visible bar.
 fn format_bar(n: u64, most: u64, width: usize) -> String {
-    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    const PARTIAL_BLOCKS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (n as f64 / most as f64 * (width * 8) as f64).round() as usize;
     let eighths = eighths.max(usize::from(n > 0));
-    format!("{}{}", "█".repeat(eighths / 8), PARTS.get(eighths % 8).copied().unwrap_or_default())
+    format!(
+        "{}{}",
+        "█".repeat(eighths / 8),
+        PARTIAL_BLOCKS.get(eighths % 8).copied().unwrap_or_default()
+    )
 }
 
 /// Formats the rows of a filter's report. Up to three rows whose names consist of letters only are

@@ -67,7 +67,7 @@ fn serve_parent(notices: &Notices) -> Result<(), OpenError> {
     let assignment: Assignment = assignment.map_err(|error| OpenError::Unfit(error.to_string()))?;
     let parent = Arc::new(SupervisorConnection { socket: Mutex::new(socket) });
     // If pinning is refused, the worker runs on any processor.
-    let _ = sys::process::pin_to(assignment.processor);
+    let _ = sys::process::pin_to_processor(assignment.processor);
     build_and_run(&assignment, commands, (&parent, notices))
 }
 
@@ -83,10 +83,14 @@ fn build_and_run(
     // Each worker receives different first blocks, so no worker may move filters on the basis of
     // its first blocks.
     let adapt = AdaptationSettings::permitted_by(&prepared.plan, &prepared.machine)
-        .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
-    let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };
+        .filter(|adapt| adapt.may_replicate || adapt.moves == MovePeriod::Always);
+    let extras = PathOptions {
+        history_bytes: assignment.history,
+        adaptation: adapt,
+        ..PathOptions::default()
+    };
     let of = (assignment.number - 1, assignment.of);
-    let settings = Settings { timed: assignment.timed, one_of: Some(of), ..Settings::default() };
+    let settings = Settings { timed: assignment.timed, worker: Some(of), ..Settings::default() };
     let signals = signal::watch()?;
     let paths = prepared.build_paths(settings, &extras)?;
     let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
@@ -111,7 +115,11 @@ fn build_and_run(
     let alarm = Some(Alarm(&late));
     let outcome = run::run(
         paths,
-        StopConditions { readable: Some(either.as_fd()), alarm, ..StopConditions::default() },
+        StopConditions {
+            stop_descriptor: Some(either.as_fd()),
+            alarm,
+            ..StopConditions::default()
+        },
     )?;
     let last = lives.first().and_then(Live::request_text);
     let last = last.unwrap_or_else(|| assignment.text.clone());
@@ -165,7 +173,7 @@ impl CommandLoop {
         let [live] = self.lives.as_slice() else {
             return Err("it has several unconnected parts".to_owned());
         };
-        let edit = Edit::Whole(line);
+        let edit = Edit::ReplaceText(line);
         let machine = engine::machine::inspect();
         let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| why.to_string())?;

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// The reply of a worker to a change of its request: the number of the change and its result. After
 /// a success, the result is a sentence that summarizes the change with its block counts, and the
 /// new request. After a refusal, it is the reason.
-pub(super) type Answer = (u64, Result<(String, String), String>);
+pub(super) type NumberedChangeReply = (u64, Result<(String, String), String>);
 
 /// Maximum time to wait for a worker's reply; longer than the limit that the worker applies to a
 /// change.
@@ -40,7 +40,7 @@ pub(super) struct LatestCounts {
     pub(super) killed: bool,
     /// True if the worker's sources had received nothing when the run started, as reported in
     /// [`Message::RunStarted`](super::message::Message::RunStarted).
-    pub(super) quiet: bool,
+    pub(super) started_idle: bool,
 }
 
 impl LatestCounts {
@@ -51,7 +51,11 @@ impl LatestCounts {
 
     /// Returns this worker's contribution to the ledger that is computed for all workers together.
     pub(super) fn report(&self) -> WorkerReport {
-        WorkerReport { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
+        WorkerReport {
+            outcome: self.outcome(),
+            killed: self.killed,
+            started_before_traffic: self.started_idle,
+        }
     }
 }
 
@@ -60,7 +64,7 @@ impl LatestCounts {
 #[derive(Debug)]
 pub(crate) struct GroupControl {
     /// Latest counters from each worker, by worker.
-    counted: Mutex<Vec<LatestCounts>>,
+    latest_counts: Mutex<Vec<LatestCounts>>,
     running: Mutex<RunningRequests>,
     /// Name and process id of each worker, by worker index.
     processes: Vec<(String, u32)>,
@@ -72,7 +76,7 @@ pub(crate) struct GroupControl {
 #[derive(Debug)]
 struct RunningRequests {
     commands: Vec<UnixStream>,
-    answers: Receiver<Answer>,
+    change_replies: Receiver<NumberedChangeReply>,
     /// Number of changes sent to workers so far, from which each change gets its number.
     changes: u64,
     /// Texts of the requests that the workers run, by worker.
@@ -88,18 +92,24 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 impl GroupControl {
     pub(super) fn new(
         commands: Vec<UnixStream>,
-        answers: Receiver<Answer>,
+        answers: Receiver<NumberedChangeReply>,
         (lines, graph): (&[String], &Graph),
         (processes, options): (Vec<(String, u32)>, Options),
     ) -> Self {
         let (lines, graph) = (lines.to_vec(), graph.clone());
-        let running = Mutex::new(RunningRequests { commands, answers, changes: 0, lines, graph });
-        Self { counted: Mutex::default(), running, processes, options }
+        let running = Mutex::new(RunningRequests {
+            commands,
+            change_replies: answers,
+            changes: 0,
+            lines,
+            graph,
+        });
+        Self { latest_counts: Mutex::default(), running, processes, options }
     }
 
     /// Replaces the latest block counts of all workers by `counted`.
     pub(super) fn replace_latest_counts(&self, counted: Vec<LatestCounts>) {
-        *lock(&self.counted) = counted;
+        *lock(&self.latest_counts) = counted;
     }
 }
 
@@ -113,7 +123,7 @@ impl RunningRequests {
         let sent = message::send(&self.commands[at], &command);
         sent.map_err(|_| ChangeError::Refused(format!("engine {} has ended", at + 1)))?;
         loop {
-            let answer = self.answers.recv_timeout(CHANGE_REPLY_TIMEOUT);
+            let answer = self.change_replies.recv_timeout(CHANGE_REPLY_TIMEOUT);
             let (number, answer) = answer
                 .map_err(|_| ChangeError::Silent(format!("engine {} does not reply", at + 1)))?;
             // A different number marks the late reply to an earlier change that has timed out.
@@ -135,7 +145,7 @@ enum ChangeError {
 impl GroupControl {
     /// Returns the aggregated outcome according to the latest counts.
     pub(crate) fn outcome(&self) -> Outcome {
-        let engines = lock(&self.counted).iter().map(LatestCounts::report).collect();
+        let engines = lock(&self.latest_counts).iter().map(LatestCounts::report).collect();
         merge_reports(&lock(&self.running).graph, engines)
     }
 }
@@ -201,7 +211,7 @@ mod tests {
         let (replies, answers) = std::sync::mpsc::channel();
         let mut running = RunningRequests {
             commands: vec![command],
-            answers,
+            change_replies: answers,
             changes: 1,
             lines: Vec::new(),
             graph: Graph::default(),

@@ -21,14 +21,14 @@ pub(crate) struct Output(JoinHandle<Option<ErrorKind>>);
 impl Output {
     /// Starts the thread that merges the output of the workers, given their output sockets. The
     /// thread ends once all sockets have reached end of file.
-    pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
+    pub(super) fn start(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
         thread.spawn(move || merge_worker_outputs(engines)).map(Self)
     }
 
     /// Blocks until the output of all workers has been written. Returns the kind of the error if a
     /// write failed; otherwise returns `None`.
-    pub(super) fn end(self) -> Option<ErrorKind> {
+    pub(super) fn wait(self) -> Option<ErrorKind> {
         self.0.join().unwrap_or(None)
     }
 }

@@ -1,7 +1,7 @@
 //! Supervision of a request's worker processes: start, release, commands, counts, exit.
 
 use super::child::WORKER_SUBCOMMAND;
-use super::control::{Answer, GroupControl, LatestCounts};
+use super::control::{GroupControl, LatestCounts, NumberedChangeReply};
 use super::message::{self, Assignment, Command, Message};
 use super::output::Output;
 use super::requests::allowed_processors;
@@ -37,20 +37,20 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 struct Worker {
     number: u32,
     /// Request with which the worker was started.
-    text: String,
+    initial_request: String,
     processor: usize,
     process: HelperProcess,
     commands: UnixStream,
     /// The last counts from the worker; `None` if it has sent none.
     counts: Option<Outcome>,
     /// Request that the worker ran last; `None` until the worker has sent its final counts.
-    line: Option<String>,
+    last_request: Option<String>,
     /// True if the worker's sources had received nothing when all workers were ready.
-    quiet: bool,
+    started_idle: bool,
     /// True while the worker has not replied to the last [`Command::Count`].
     count_pending: bool,
     /// True once the worker has closed its end of the socket to the supervisor.
-    gone: bool,
+    has_closed_socket: bool,
 }
 
 /// The worker processes of a request.
@@ -62,12 +62,12 @@ pub(crate) struct Supervisor {
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
     /// Doorbell that is notified when a message from a worker arrives.
-    arrived: Arc<EventFd>,
+    message_doorbell: Arc<EventFd>,
     /// Handle that controls all workers as one path, or `None` until it is created.
     control: Option<Arc<GroupControl>>,
     /// Sending end of the channel that passes the workers' replies to changes to [`GroupControl`];
     /// `None` until the control is created.
-    answers: Option<mpsc::Sender<Answer>>,
+    change_replies: Option<mpsc::Sender<NumberedChangeReply>>,
     /// Options for planning a changed request.
     options: Options,
 }
@@ -92,9 +92,9 @@ impl Supervisor {
             workers: Vec::new(),
             inbox,
             sender,
-            arrived: Arc::new(EventFd::new()?),
+            message_doorbell: Arc::new(EventFd::new()?),
             control: None,
-            answers: None,
+            change_replies: None,
             options: options.clone(),
         };
         let mut outputs = Vec::new();
@@ -111,19 +111,23 @@ impl Supervisor {
                 embedded: options.embedded,
                 history: options.history,
             };
-            outputs.push(supervisor.add(&assignment, program)?);
+            outputs.push(supervisor.start_worker(&assignment, program)?);
             if number == 1 {
                 supervisor.wait_until_workers_ready(1)?;
             }
         }
         supervisor.wait_until_workers_ready(requests.len().saturating_sub(1))?;
-        let output = Output::begin(outputs);
+        let output = Output::start(outputs);
         let output = output.map_err(|error| OpenError::worker_io_error("clone", &error))?;
         Ok((supervisor, output))
     }
 
     /// Starts a worker, and returns the reading end of its standard output.
-    fn add(&mut self, assignment: &Assignment, program: &Path) -> Result<OwnedFd, OpenError> {
+    fn start_worker(
+        &mut self,
+        assignment: &Assignment,
+        program: &Path,
+    ) -> Result<OwnedFd, OpenError> {
         let pair = UnixStream::pair();
         let (own_end, worker_end) =
             pair.map_err(|error| OpenError::worker_io_error("socketpair", &error))?;
@@ -138,7 +142,7 @@ impl Supervisor {
         // A failure means that the worker has ended, which `wait_until_workers_ready` detects.
         let _ = message::send(&own_end, assignment);
         let (at, to) = (self.workers.len(), self.sender.clone());
-        let arrived = Arc::clone(&self.arrived);
+        let arrived = Arc::clone(&self.message_doorbell);
         let receive = move || {
             for text in BufReader::new(reader).lines().map_while(Result::ok) {
                 let Ok(message) = serde_json::from_str::<Message>(&text) else { break };
@@ -153,15 +157,15 @@ impl Supervisor {
         thread.spawn(receive).map_err(|error| OpenError::worker_io_error("clone", &error))?;
         self.workers.push(Worker {
             number: assignment.number,
-            text: assignment.text.clone(),
+            initial_request: assignment.text.clone(),
             processor: assignment.processor,
             process,
             commands: own_end,
             counts: None,
-            line: None,
-            quiet: false,
+            last_request: None,
+            started_idle: false,
             count_pending: false,
-            gone: false,
+            has_closed_socket: false,
         });
         Ok(output)
     }
@@ -193,13 +197,14 @@ impl Supervisor {
     ) -> Result<RunResult, OpenError> {
         self.send(&Command::Go);
         let begin = sys::clock::monotonic_ns();
-        let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
+        let first =
+            self.workers.first().map(|worker| worker.initial_request.clone()).unwrap_or_default();
         self.wait_until_workers_exit(
-            (begin, until.elapsed),
-            until.readable,
+            (begin, until.time_limit_ns),
+            until.stop_descriptor,
             (&plan.graph, until.watch),
         );
-        let unread = output.end();
+        let unread = output.wait();
         let plan = match self.changed_request(&first) {
             Some(request) => Prepared::plan_for_worker(request, &self.options)?.plan,
             None => plan,
@@ -227,16 +232,16 @@ impl Supervisor {
     ) {
         let end = time.map(|ns| begin.saturating_add(ns));
         let mut counts = begin;
-        let mut watches = watch.map(|watch| begin.saturating_add(watch.every_ns));
+        let mut watches = watch.map(|watch| begin.saturating_add(watch.interval_ns));
         let mut stopped = false;
-        while self.workers.iter().any(|worker| !worker.gone) {
+        while self.workers.iter().any(|worker| !worker.has_closed_socket) {
             let now = sys::clock::monotonic_ns();
             let next =
                 [Some(counts), end.filter(|_| !stopped), watches].into_iter().flatten().min();
             let limit = next.map(|next| Duration::from_nanos(next.saturating_sub(now)));
-            let mut waits = vec![self.arrived.as_fd()];
+            let mut waits = vec![self.message_doorbell.as_fd()];
             waits.extend(stop.filter(|_| !stopped));
-            let ready = sys::poll::readable(&waits, limit);
+            let ready = sys::poll::wait_until_readable(&waits, limit);
             let now = sys::clock::monotonic_ns();
             self.process_worker_messages();
             if !stopped && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
@@ -250,18 +255,18 @@ impl Supervisor {
             if let (Some(at), Some(watch)) = (watches, watch)
                 && now >= at
             {
-                watches = Some(now.saturating_add(watch.every_ns));
+                watches = Some(now.saturating_add(watch.interval_ns));
                 let sources = self.outcome(graph).0.ledger.sources;
                 let elapsed_ns = now.saturating_sub(begin);
                 let held_up = Vec::new();
-                (watch.report)(&Progress { elapsed_ns, sources, stopped, held_up });
+                (watch.report)(&Progress { elapsed_ns, sources, stopped, unresponsive: held_up });
             }
         }
     }
 
     /// Requests counts from all running workers that have answered the last request.
     fn request_worker_counts(&mut self) {
-        let idle = |worker: &&mut Worker| !worker.count_pending && worker.line.is_none();
+        let idle = |worker: &&mut Worker| !worker.count_pending && worker.last_request.is_none();
         for worker in self.workers.iter_mut().filter(idle) {
             worker.count_pending = true;
             worker.send(&Command::Count);
@@ -270,27 +275,27 @@ impl Supervisor {
 
     /// Processes all queued messages, and publishes the latest counters of the workers.
     fn process_worker_messages(&mut self) {
-        self.arrived.clear();
+        self.message_doorbell.clear();
         while let Ok((at, message)) = self.inbox.try_recv() {
             let worker = &mut self.workers[at];
             match message {
                 Some(Message::Ready) => {}
-                Some(Message::RunStarted { quiet }) => worker.quiet = quiet,
+                Some(Message::RunStarted { quiet }) => worker.started_idle = quiet,
                 Some(Message::Changed(number, answer)) => {
                     // The thread that requested the change may have timed out.
-                    let _ = self.answers.as_ref().map(|to| to.send((number, answer)));
+                    let _ = self.change_replies.as_ref().map(|to| to.send((number, answer)));
                 }
                 Some(Message::Counted(counts)) => {
                     worker.count_pending = false;
                     // Once the final counts have arrived, no others are stored.
-                    if worker.line.is_none() {
+                    if worker.last_request.is_none() {
                         worker.counts = Some(*counts);
                     }
                 }
                 Some(Message::Ended(counts, line)) => {
-                    (worker.counts, worker.line) = (Some(*counts), Some(line));
+                    (worker.counts, worker.last_request) = (Some(*counts), Some(line));
                 }
-                None => worker.gone = true,
+                None => worker.has_closed_socket = true,
             }
         }
         if let Some(control) = &self.control {
@@ -314,9 +319,8 @@ impl Supervisor {
         let commands = commands.collect::<std::io::Result<_>>();
         let commands = commands.map_err(|error| OpenError::worker_io_error("dup", &error))?;
         let (answers, receiver) = mpsc::channel();
-        self.answers = Some(answers);
-        let process =
-            |worker: &Worker| (format!("engine{}", worker.number), worker.process.number());
+        self.change_replies = Some(answers);
+        let process = |worker: &Worker| (format!("engine{}", worker.number), worker.process.pid());
         let processes = self.workers.iter().map(process).collect();
         let control =
             GroupControl::new(commands, receiver, (requests, graph), (processes, options.clone()));
@@ -326,7 +330,7 @@ impl Supervisor {
     /// Returns the request that the first worker ran last, if it differs from `first`, the request
     /// with which this worker was started. Returns `None` if it is the same or unknown.
     fn changed_request(&self, first: &str) -> Option<&str> {
-        let line = self.workers.first()?.line.as_deref()?;
+        let line = self.workers.first()?.last_request.as_deref()?;
         (line != first).then_some(line)
     }
 
@@ -343,7 +347,7 @@ impl Supervisor {
                 aggregate::balance_killed_ledger(&mut outcome);
                 failure.push(worker.describe_failure());
             }
-            let (number, process) = (worker.number, worker.process.number());
+            let (number, process) = (worker.number, worker.process.pid());
             runs.push(WorkerRun { number, process, processor: worker.processor, outcome });
         }
         let mut outcome = merge_reports(graph, all);
@@ -358,8 +362,8 @@ impl Worker {
     fn latest_counts(&self) -> LatestCounts {
         LatestCounts {
             counts: self.counts.clone(),
-            killed: self.gone && self.line.is_none(),
-            quiet: self.quiet,
+            killed: self.has_closed_socket && self.last_request.is_none(),
+            started_idle: self.started_idle,
         }
     }
 
@@ -378,7 +382,7 @@ impl Worker {
              counted as dropped \
              ({})",
             self.number,
-            self.process.number(),
+            self.process.pid(),
             aggregate::WORKER_ENDED
         );
         PathFailure {

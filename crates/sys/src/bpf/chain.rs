@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use super::ids::{ObjectKind, object_ids};
 use super::program_info::program_info;
-use super::{AttachType, Attributes, Side, call_bpf, command};
+use super::{AttachType, Attributes, TrafficDirection, call_bpf, command};
 use crate::error::{Error, Result};
 
 /// Capacity of a query's buffer in members. Exceeds the kernel's limit of 64.
@@ -40,14 +40,14 @@ pub struct ChainMember {
 /// Returns the TCX chain of an interface.
 ///
 /// Fails with ENOSYS or EINVAL before Linux 6.6.
-pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
+pub fn tcx_chain(interface: u32, side: TrafficDirection) -> Result<Chain> {
     let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
     query_chain_members(interface, tcx_attach_type(side), &target)
 }
 
 /// Returns the chain of programs of a cgroup for one direction. `group` is a descriptor of the
 /// cgroup's v2 directory.
-pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
+pub fn cgroup_chain(group: impl AsFd, side: TrafficDirection) -> Result<Chain> {
     let target = format!("cgroup {side:?}").to_lowercase();
     query_chain_members(
         group.as_fd().as_raw_fd().cast_unsigned(),
@@ -56,17 +56,17 @@ pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
     )
 }
 
-pub(super) const fn tcx_attach_type(side: Side) -> AttachType {
+pub(super) const fn tcx_attach_type(side: TrafficDirection) -> AttachType {
     match side {
-        Side::Ingress => AttachType::TcxIngress,
-        Side::Egress => AttachType::TcxEgress,
+        TrafficDirection::Ingress => AttachType::TcxIngress,
+        TrafficDirection::Egress => AttachType::TcxEgress,
     }
 }
 
-pub(super) const fn cgroup_attach_type(side: Side) -> AttachType {
+pub(super) const fn cgroup_attach_type(side: TrafficDirection) -> AttachType {
     match side {
-        Side::Ingress => AttachType::CgroupIngress,
-        Side::Egress => AttachType::CgroupEgress,
+        TrafficDirection::Ingress => AttachType::CgroupIngress,
+        TrafficDirection::Egress => AttachType::CgroupEgress,
     }
 }
 

@@ -48,7 +48,7 @@ pub struct XdpAttachment {
 
 /// A direction of traffic, seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum TrafficDirection {
     /// Traffic that the host receives.
     Ingress,
     /// Traffic that the host sends.
@@ -95,7 +95,7 @@ pub enum LinkTarget {
     /// An interface to which an XDP program is attached, by index.
     Xdp(u32),
     /// An interface to which a TCX program is attached, by index, and the direction.
-    Tcx(u32, Side),
+    Tcx(u32, TrafficDirection),
     /// A cgroup to which a program is attached, by cgroup id.
     Cgroup(u64),
     /// A network namespace to which a program is attached, by inode number.
@@ -136,7 +136,7 @@ impl Link {
     pub fn tcx(
         program: &Program,
         interface: u32,
-        side: Side,
+        side: TrafficDirection,
         anchor: ChainPosition,
         revision: Option<u64>,
     ) -> Result<Self> {
@@ -149,7 +149,7 @@ impl Link {
     /// Attaches a program to a cgroup, after the programs that are already attached, for packets in
     /// the direction `side`. The program sees the traffic of the group and of its descendants.
     /// `group` is a descriptor of the group's cgroup v2 directory.
-    pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
+    pub fn cgroup(program: &Program, group: impl AsFd, side: TrafficDirection) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
         Self::create(program, chain::cgroup_attach_type(side), fd, 0, (0, 0), target)
@@ -224,13 +224,13 @@ impl ChainPosition {
     /// tail).
     const fn attach_flags(self) -> (u32, u32) {
         /// BPF_F_BEFORE: attach before the neighbor.
-        const BEFORE: u32 = 1 << 3;
+        const BPF_F_BEFORE: u32 = 1 << 3;
         /// BPF_F_AFTER: attach after the neighbor.
         const BPF_F_AFTER: u32 = 1 << 4;
         match self {
-            Self::Head => (BEFORE, 0),
+            Self::Head => (BPF_F_BEFORE, 0),
             Self::Tail => (BPF_F_AFTER, 0),
-            Self::Before(beside) => (BEFORE | beside.attach_flags(), beside.id()),
+            Self::Before(beside) => (BPF_F_BEFORE | beside.attach_flags(), beside.id()),
             Self::After(beside) => (BPF_F_AFTER | beside.attach_flags(), beside.id()),
         }
     }
@@ -241,9 +241,9 @@ impl Neighbor {
         /// BPF_F_ID: the neighbor is given by its id instead of a descriptor.
         const BPF_F_ID: u32 = 1 << 5;
         /// BPF_F_LINK: the neighbor is a link instead of a program.
-        const LINK: u32 = 1 << 13;
+        const BPF_F_LINK: u32 = 1 << 13;
         match self {
-            Self::Link(_) => BPF_F_ID | LINK,
+            Self::Link(_) => BPF_F_ID | BPF_F_LINK,
             Self::Program(_) => BPF_F_ID,
         }
     }
@@ -309,7 +309,11 @@ impl KernelLinkInfo {
         const TCX: u32 = 11;
         let [first, second, ..] = self.rest;
         let side = |at| {
-            if at == AttachType::TcxEgress as u32 { Side::Egress } else { Side::Ingress }
+            if at == AttachType::TcxEgress as u32 {
+                TrafficDirection::Egress
+            } else {
+                TrafficDirection::Ingress
+            }
         };
         match self.kind {
             XDP => LinkTarget::Xdp(first),

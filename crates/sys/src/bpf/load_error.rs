@@ -44,11 +44,11 @@ pub fn missing_capabilities() -> Vec<&'static str> {
     // process.
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let have = Capabilities::parse(&status, "CapEff:").unwrap_or_default();
-    let admin = have.has(Capabilities::SYS_ADMIN);
+    let admin = have.contains(Capabilities::SYS_ADMIN);
     let wanted = [
-        ("CAP_BPF", admin || have.has(Capabilities::BPF)),
-        ("CAP_NET_ADMIN", admin || have.has(Capabilities::NET_ADMIN)),
-        (PERFMON, admin || have.has(Capabilities::PERFMON)),
+        ("CAP_BPF", admin || have.contains(Capabilities::BPF)),
+        ("CAP_NET_ADMIN", admin || have.contains(Capabilities::NET_ADMIN)),
+        (PERFMON, admin || have.contains(Capabilities::PERFMON)),
     ];
     wanted.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect()
 }

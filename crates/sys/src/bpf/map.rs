@@ -62,7 +62,7 @@ pub struct MapSpecification<'a> {
 
 impl<'a> MapSpecification<'a> {
     /// Creates the parameters of a map whose keys and values have four bytes each.
-    pub(super) const fn from_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
+    pub(super) const fn with_u32_elements(name: &'a str, kind: MapKind, entries: u32) -> Self {
         Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
     }
 }
@@ -106,7 +106,7 @@ impl Map {
     /// Creates an array of maps with a single element. The element is empty and accepts a map of
     /// the same type and sizes as `inner`.
     pub(super) fn array_of_maps(inner: &Self, name: &str) -> Result<Self> {
-        let wanted = MapSpecification::from_words(name, MapKind::Maps, 1);
+        let wanted = MapSpecification::with_u32_elements(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }
 
@@ -129,18 +129,18 @@ impl Map {
 
     /// Creates a zeroed array. [`Map::map`] can map the array if `mappable` is true.
     pub fn array(name: &str, value_size: u32, entries: u32, mappable: bool) -> Result<Self> {
-        let words = MapSpecification::from_words(name, MapKind::Array, entries);
+        let words = MapSpecification::with_u32_elements(name, MapKind::Array, entries);
         Self::create(&MapSpecification { value_size, mappable, ..words })
     }
 
     /// Creates an array of programs of one type, for tail calls.
     pub fn programs(name: &str, entries: u32) -> Result<Self> {
-        Self::create(&MapSpecification::from_words(name, MapKind::Programs, entries))
+        Self::create(&MapSpecification::with_u32_elements(name, MapKind::Programs, entries))
     }
 
     /// Creates an array of `entries` AF_XDP sockets, to which XDP programs redirect frames.
     pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
-        Self::create(&MapSpecification::from_words(name, MapKind::XdpSockets, entries))
+        Self::create(&MapSpecification::with_u32_elements(name, MapKind::XdpSockets, entries))
     }
 
     /// Adopts a map from a received descriptor. The kernel reports the map's type and sizes. Fails

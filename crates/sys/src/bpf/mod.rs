@@ -25,7 +25,9 @@ pub use chain::{Chain, ChainMember, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, object_ids};
 pub use kernel_types::find_kernel_function;
-pub use link::{ChainPosition, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
+pub use link::{
+    ChainPosition, Link, LinkInfo, LinkTarget, Neighbor, TrafficDirection, XdpAttachment, XdpMode,
+};
 pub use load_error::{LoadError, missing_capabilities};
 pub use map::{Map, MapInfo, MapKind, MapSpecification};
 pub use program::{
@@ -92,7 +94,7 @@ fn call_bpf<A: Attributes>(
     // SAFETY: bpf(2) reads and writes `size` bytes at `attr`, which is a live exclusive reference
     // of that size, and the memory that its fields point to, which `Attributes` promises (2).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size) };
-    let refused = || Error::last("bpf", format!("{name} of {target:?}"));
+    let refused = || Error::last_os_error("bpf", format!("{name} of {target:?}"));
     i32::try_from(result).ok().filter(|value| *value >= 0).ok_or_else(refused)
 }
 

@@ -11,7 +11,7 @@ const LOG_BUFFER_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS: the program accepts multi-buffer frames.
-const FRAGMENTS: u32 = 1 << 5;
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// BPF_F_XDP_DEV_BOUND_ONLY: the program is bound to one device.
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
@@ -138,7 +138,7 @@ pub struct LineInfo {
     /// Offset of the line's text in the BTF strings.
     pub text: u32,
     /// Line number times 1024, plus the column.
-    pub number: u32,
+    pub line_col: u32,
 }
 
 /// A loaded program, owned through its descriptor.
@@ -242,7 +242,7 @@ impl<'a> LoadParameters<'a> {
             log_level: if log.is_empty() { 0 } else { self.detail as u32 },
             log_size: u32::try_from(log.len()).unwrap_or(u32::MAX),
             log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
-            flags: if self.fragments { FRAGMENTS } else { 0 }
+            flags: if self.fragments { BPF_F_XDP_HAS_FRAGS } else { 0 }
                 | if self.device.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 },
             interface: self.device.unwrap_or(0),
             name: encode_object_name(self.name),

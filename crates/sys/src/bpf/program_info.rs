@@ -15,13 +15,13 @@ pub struct ProgramInfo {
     /// Name of the program, truncated to 15 characters.
     pub name: String,
     /// Id of the user who loaded the program.
-    pub loaded_by: u32,
+    pub loader_uid: u32,
     /// Size of the instructions in bytes, after the verifier's rewrites.
     pub translated_bytes: u32,
     /// Size of the machine code in bytes; 0 if the program was not JIT-compiled.
     pub native_bytes: u32,
     /// Number of instructions that the verifier visited; 0 before Linux 5.16.
-    pub visited: u32,
+    pub verified_instructions: u32,
     /// Number of maps that the program references.
     pub maps: u32,
     /// Number of runs that the kernel has counted, for example while a [`RunStatisticsGuard`] guard
@@ -39,10 +39,10 @@ impl ProgramInfo {
             id: info.id,
             kind: info.kind,
             name: decode_object_name(info.name),
-            loaded_by: info.created_by,
+            loader_uid: info.created_by,
             translated_bytes: info.translated_bytes,
             native_bytes: info.native_bytes,
-            visited: info.visited,
+            verified_instructions: info.visited,
             maps: info.maps,
             runs: info.run_count,
             run_time_ns: info.run_time_ns,

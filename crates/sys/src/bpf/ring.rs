@@ -40,7 +40,7 @@ pub mod region_offset {
     /// Offset of the time of this CPU's last notification, in ns of the monotonic clock (u64).
     pub const LAST_NOTIFICATION_TIME: u32 = SCRATCH + 24;
     /// Offset of the number of frames that the program could not copy into the ring (u64).
-    pub const FAILED: u32 = SCRATCH + 8;
+    pub const FAILED_COPIES: u32 = SCRATCH + 8;
     /// Offset of the number of notifications sent, followed by the number of notifications
     /// suppressed (u64 each).
     pub const NOTIFICATION_COUNTS: u32 = SCRATCH + 40;
@@ -49,7 +49,7 @@ pub mod region_offset {
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
     /// Offset of the counts of pointers ever written, one count per exit edge that shares a sink
     /// (u64 each). Programs that keep all data in one map use this area as scratch memory.
-    pub const COUNTS: u32 = SCRATCH + 64;
+    pub const EDGE_POINTER_COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
     /// the number of earlier pointers for this edge (8).
@@ -80,8 +80,7 @@ pub struct RingsLayout {
     pub pointers: u32,
     /// Size of the records per CPU in bytes: a power of two; 0 if separate rings hold the records.
     pub bytes: u32,
-    /// Maximum captured length of a frame in bytes. A frame merged by the kernel (GRO) has up to 64
-    /// KB.
+    /// Maximum captured length of a frame in bytes. A frame merged by GRO has up to 64 KB.
     pub record_max: u32,
 }
 
@@ -201,7 +200,7 @@ impl ProgramRings {
     /// separate rings hold them.
     #[must_use]
     #[inline]
-    pub fn shape(&self) -> RingsLayout {
+    pub fn layout(&self) -> RingsLayout {
         RingsLayout { bytes: self.records().shape.bytes, ..self.shape }
     }
 
@@ -227,7 +226,7 @@ impl ProgramRings {
     /// Returns true if the program may be writing frames for a consumer that it has found awake
     /// ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
     #[must_use]
-    pub fn is_written(&self) -> bool {
+    pub fn has_active_writer(&self) -> bool {
         let mut regions = (0..self.shape.cpus).filter_map(|cpu| self.region(cpu));
         regions.any(|region| region.control_word(region_offset::WRITING) != 0)
     }
@@ -316,8 +315,9 @@ impl<'a> CpuRing<'a> {
     /// updates the count of the edge first.
     #[must_use]
     #[inline]
-    pub fn count(&self, edge: u32) -> u64 {
-        let at = edge.checked_mul(8).and_then(|at| at.checked_add(region_offset::COUNTS));
+    pub fn edge_pointer_count(&self, edge: u32) -> u64 {
+        let at =
+            edge.checked_mul(8).and_then(|at| at.checked_add(region_offset::EDGE_POINTER_COUNTS));
         let count =
             at.filter(|at| *at < region_offset::POINTERS).map_or(0, |at| self.control_word(at));
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);

@@ -22,7 +22,7 @@ const HEADER_SIZE: usize = 8;
 /// BPF_RINGBUF_BUSY_BIT: the record is being written.
 const BPF_RINGBUF_BUSY_BIT: u32 = 1 << 31;
 /// BPF_RINGBUF_DISCARD_BIT: the record was discarded.
-const RECORD_DISCARDED: u32 = 1 << 30;
+const BPF_RINGBUF_DISCARD_BIT: u32 = 1 << 30;
 
 /// A BPF ring buffer, owned together with the consumer's state.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct RingBuffer {
 impl RingBuffer {
     /// Creates a ring buffer of `bytes` bytes, a power of two and a multiple of the page size.
     pub fn create(name: &str, bytes: u32) -> Result<Self> {
-        let words = MapSpecification::from_words(name, MapKind::RingBuffer, bytes);
+        let words = MapSpecification::with_u32_elements(name, MapKind::RingBuffer, bytes);
         let map = Map::create(&MapSpecification { key_size: 0, value_size: 0, ..words })?;
         Self::from_map(map, bytes, name)
     }
@@ -76,8 +76,8 @@ impl RingBuffer {
     /// without records, because the flag occupies the word of the consumer's position.
     ///
     /// A program that read the flag before it was cleared may still be writing frames. Once
-    /// [`ProgramRings::is_written`](super::ProgramRings::is_written) has returned false, everything
-    /// that the program has written is visible to the caller.
+    /// [`ProgramRings::has_active_writer`](super::ProgramRings::has_active_writer) has returned
+    /// false, everything that the program has written is visible to the caller.
     pub fn set_awake(&self, is_awake: bool) {
         self.consumer.set_word(0, u64::from(is_awake));
         // Sync point, awake: orders the store of the flag before all reads of what the programs
@@ -87,7 +87,7 @@ impl RingBuffer {
 
     /// Returns the number of bytes in the ring buffer that have not been consumed.
     #[must_use]
-    pub fn waiting(&self) -> u64 {
+    pub fn unconsumed_bytes(&self) -> u64 {
         let put = self.producer.word(0).unwrap_or(0);
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
@@ -102,12 +102,14 @@ impl RingBuffer {
         while taken < put && put - taken <= self.size as u64 {
             let at = rustix::param::page_size() + (taken as usize & (self.size - 1));
             let Some(word) = self.producer.word32(at) else { break };
-            let length = (word & !(BPF_RINGBUF_BUSY_BIT | RECORD_DISCARDED)) as usize;
+            let length = (word & !(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT)) as usize;
             if word & BPF_RINGBUF_BUSY_BIT != 0 || length > self.size {
                 break;
             }
             record.resize(length, 0);
-            if word & RECORD_DISCARDED == 0 && self.producer.copy(at + HEADER_SIZE, &mut record) {
+            if word & BPF_RINGBUF_DISCARD_BIT == 0
+                && self.producer.copy(at + HEADER_SIZE, &mut record)
+            {
                 each(&record);
                 count += 1;
             }

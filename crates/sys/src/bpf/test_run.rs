@@ -12,7 +12,7 @@ const CB_OFFSET: usize = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// Return value of the program in the last run.
-    pub value: u32,
+    pub return_value: u32,
     /// Mean duration of a run of the program, in ns.
     pub duration_ns: u32,
 }
@@ -24,7 +24,7 @@ impl Program {
     /// (tc). A socket filter sees the packet without its first 14 bytes, because the kernel assumes
     /// an Ethernet header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
-        self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
+        self.run_test(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
     }
 
     /// Runs the program once on a packet. Returns the result, and the first word of `cb` in
@@ -34,7 +34,7 @@ impl Program {
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];
-        let (run, _) = self.run(packet, (&mut [], &mut context), 1)?;
+        let (run, _) = self.run_test(packet, (&mut [], &mut context), 1)?;
         let word = context.get(CB_OFFSET..).and_then(<[u8]>::first_chunk);
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
@@ -45,12 +45,12 @@ impl Program {
         // Maximum headroom that a program may add.
         const PACKET_GROWTH_BYTES_MAX: usize = 256;
         let mut left = vec![0; packet.len() + PACKET_GROWTH_BYTES_MAX];
-        let (run, length) = self.run(packet, (&mut left, &mut []), 1)?;
+        let (run, length) = self.run_test(packet, (&mut left, &mut []), 1)?;
         left.truncate(length);
         Ok((run, left))
     }
 
-    fn run(
+    fn run_test(
         &self,
         packet: &[u8],
         (output, context): (&mut [u8], &mut [u8]),
@@ -81,7 +81,7 @@ impl Program {
         };
         call_bpf(command::PROG_TEST_RUN, "PROG_TEST_RUN", &self.name, &mut attr)?;
         let length = usize::try_from(attr.output_size).unwrap_or(0).min(output.len());
-        Ok((TestRun { value: attr.value, duration_ns: attr.duration }, length))
+        Ok((TestRun { return_value: attr.value, duration_ns: attr.duration }, length))
     }
 }
 

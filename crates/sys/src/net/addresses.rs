@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const MESSAGE_SIZE: usize = 8;
 
 /// Constants of `linux/rtnetlink.h` and `linux/if_addr.h`.
-mod number {
+mod rtnetlink {
     pub(super) const NEW_ADDRESS: u16 = 20;
     pub(super) const GET_ADDRESS: u16 = 22;
     pub(super) const REQUEST_DUMP: u16 = 0x301;
@@ -25,7 +25,7 @@ impl RouteSocket {
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
         let mut found = Vec::new();
         self.dump("the list of addresses", encode_request, |kind, body| {
-            if kind == number::NEW_ADDRESS {
+            if kind == rtnetlink::NEW_ADDRESS {
                 found.extend(parse_address(body));
             }
         })?;
@@ -34,7 +34,7 @@ impl RouteSocket {
 }
 
 fn encode_request(sequence: u32) -> Vec<u8> {
-    encode_message(number::GET_ADDRESS, number::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
+    encode_message(rtnetlink::GET_ADDRESS, rtnetlink::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
 }
 
 /// Parses `struct ifaddrmsg` and its attributes. Returns the interface index and the address, or
@@ -42,7 +42,7 @@ fn encode_request(sequence: u32) -> Vec<u8> {
 fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let scope = *body.get(3)?;
     let index = u32::from_ne_bytes(array_at(body, 4)?);
-    if scope > number::SCOPE_SITE {
+    if scope > rtnetlink::SCOPE_SITE {
         return None;
     }
     let of = |wanted| {
@@ -50,7 +50,7 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
         all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
     // On a point-to-point link, ADDRESS is the address of the peer.
-    let value = of(number::LOCAL_ADDRESS).or_else(|| of(number::ADDRESS))?;
+    let value = of(rtnetlink::LOCAL_ADDRESS).or_else(|| of(rtnetlink::ADDRESS))?;
     let address = match value.len() {
         4 => IpAddr::V4(Ipv4Addr::from(array_at::<4>(value, 0)?)),
         16 => IpAddr::V6(Ipv6Addr::from(array_at::<16>(value, 0)?)),
@@ -77,12 +77,16 @@ mod tests {
     #[test]
     fn local_address_is_preferred_and_link_scopes_are_excluded() {
         let (local, peer) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-        let link = address_message(0, &[(number::ADDRESS, &peer), (number::LOCAL_ADDRESS, &local)]);
+        let link =
+            address_message(0, &[(rtnetlink::ADDRESS, &peer), (rtnetlink::LOCAL_ADDRESS, &local)]);
         assert_eq!(parse_address(&link), Some((7, IpAddr::from(local))));
-        let long = address_message(0, &[(number::ADDRESS, &[0x20; 16])]);
+        let long = address_message(0, &[(rtnetlink::ADDRESS, &[0x20; 16])]);
         assert_eq!(parse_address(&long), Some((7, IpAddr::from([0x20; 16]))));
-        assert_eq!(parse_address(&address_message(253, &[(number::ADDRESS, &[0xfe; 16])])), None);
-        assert_eq!(parse_address(&address_message(0, &[(number::ADDRESS, &local[..3])])), None);
+        assert_eq!(
+            parse_address(&address_message(253, &[(rtnetlink::ADDRESS, &[0xfe; 16])])),
+            None
+        );
+        assert_eq!(parse_address(&address_message(0, &[(rtnetlink::ADDRESS, &local[..3])])), None);
         for cut in 0..link.len() {
             parse_address(&link[..cut]);
         }

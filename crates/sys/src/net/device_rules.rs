@@ -29,7 +29,7 @@ struct Request {
 /// namespace.
 ///
 /// Fails with EOPNOTSUPP if the driver does not support rules.
-pub fn device_rules(interface: &str) -> Result<u32> {
+pub fn classification_rule_count(interface: &str) -> Result<u32> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,
         SocketType::DGRAM,
@@ -49,7 +49,7 @@ pub fn device_rules(interface: &str) -> Result<u32> {
     let result =
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, request) };
     if result < 0 {
-        return Err(Error::last("ethtool", format!("rules of {interface}")));
+        return Err(Error::last_os_error("ethtool", format!("rules of {interface}")));
     }
     let rules = command.0[RULE_COUNT_OFFSET..].first_chunk().copied();
     Ok(rules.map_or(0, u32::from_ne_bytes))
@@ -61,9 +61,9 @@ mod tests {
 
     #[test]
     fn loopback_has_no_rules_and_unknown_devices_are_named() {
-        let refused = device_rules("lo").expect_err("lo classifies nothing");
+        let refused = classification_rule_count("lo").expect_err("lo classifies nothing");
         assert_eq!(refused.errno, libc::EOPNOTSUPP, "{refused}");
-        let refused = device_rules("no-such-device").expect_err("it is not there");
+        let refused = classification_rule_count("no-such-device").expect_err("it is not there");
         assert_eq!(refused.errno, libc::ENODEV, "{refused}");
         assert_eq!((size_of::<RxnfcCommand>(), size_of::<Request>()), (192, 40));
     }

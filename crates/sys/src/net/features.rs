@@ -5,7 +5,8 @@
 //! feature gets no error, and the frames are lost.
 
 use super::links::{
-    CALL, array_at, attributes, encode_attribute, encode_message, exchange_request, split_message,
+    NETLINK_CALL, array_at, attributes, encode_attribute, encode_message, exchange_request,
+    split_message,
 };
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -71,7 +72,7 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
 }
 
 fn no_features_error(target: &str) -> Error {
-    Error::new(CALL, target.to_owned(), libc::ENOENT)
+    Error::new(NETLINK_CALL, target.to_owned(), libc::ENOENT)
 }
 
 fn find_attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
@@ -95,7 +96,7 @@ fn query_attributes(
     let (kind, _, _, body, _) = split_message(&answer).ok_or_else(|| no_features_error(target))?;
     if kind == ERROR {
         let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
-        return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
+        return Err(Error::new(NETLINK_CALL, target.to_owned(), code.wrapping_neg()));
     }
     Ok(body.get(GENL_HEADER_SIZE..).unwrap_or_default().to_vec())
 }
@@ -108,8 +109,12 @@ mod tests {
     #[test]
     fn loopback_accepts_no_redirected_frames() {
         let links = RouteSocket::open().unwrap();
-        let lo =
-            links.list_interfaces().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
+        let lo = links
+            .list_interfaces()
+            .unwrap()
+            .into_iter()
+            .find(|one| one.flags.is_loopback())
+            .unwrap();
         match accepts_xdp_frames(lo.index) {
             Ok(takes) => assert!(!takes),
             // Linux before 6.3.

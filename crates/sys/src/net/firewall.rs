@@ -6,7 +6,7 @@ use super::links::encode_message;
 use crate::{Error, Result};
 use std::fs;
 
-mod number {
+mod nftables {
     /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`: message type of a query for chains.
     pub(super) const GET_CHAIN: u16 = 10 << 8 | 4;
     /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN`: message type of a reply that describes a
@@ -39,10 +39,10 @@ pub fn has_packet_rules() -> Result<bool> {
     };
     let mut found = false;
     let request = |sequence| {
-        encode_message(number::GET_CHAIN, number::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
+        encode_message(nftables::GET_CHAIN, nftables::REQUEST_DUMP, sequence, &[0; MESSAGE_SIZE])
     };
     let listed = socket.dump("the list of nftables chains", request, |kind, body| {
-        found |= kind == number::NEW_CHAIN && has_hook(body);
+        found |= kind == nftables::NEW_CHAIN && has_hook(body);
     });
     match listed {
         // Without the nftables module, no subsystem answers the request.
@@ -57,7 +57,7 @@ fn has_hook(body: &[u8]) -> bool {
     let mut rest = body.get(MESSAGE_SIZE..).unwrap_or_default();
     while let Some((&[a, b, c, d], _)) = rest.split_first_chunk::<4>() {
         let (length, kind) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
-        if kind & number::TYPE_MASK == number::CHAIN_HOOK {
+        if kind & nftables::TYPE_MASK == nftables::CHAIN_HOOK {
             return true;
         }
         let step = usize::from(length).max(4).next_multiple_of(4);

@@ -26,7 +26,7 @@ impl LinkEvents {
 
     /// Discards all pending notifications, without waiting. Returns true if there were any,
     /// including notifications that the kernel dropped because the socket was full.
-    pub fn take(&self) -> bool {
+    pub fn discard_pending(&self) -> bool {
         let mut is_changed = false;
         // The content is not read, because the caller lists the interfaces.
         while let Ok(_) | Err(rustix::io::Errno::NOBUFS) =
@@ -52,13 +52,13 @@ mod tests {
     fn new_and_removed_interfaces_are_notified() {
         let Some(space) = testkit::net::Namespace::new() else { return };
         let events = space.run_in_network_namespace(|| LinkEvents::open().unwrap());
-        assert!(!events.take());
+        assert!(!events.discard_pending());
         space.run_ip("link add one type veth peer name other");
-        assert!(events.take());
-        assert!(!events.take());
+        assert!(events.discard_pending());
+        assert!(!events.discard_pending());
         space.run_ip("link set one up");
-        assert!(events.take());
+        assert!(events.discard_pending());
         space.run_ip("link del one");
-        assert!(events.take());
+        assert!(events.discard_pending());
     }
 }

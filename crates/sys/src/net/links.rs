@@ -3,7 +3,7 @@
 //! Each query sends one request and reads replies until the kernel marks the last one. The parser
 //! is safe code that checks every length.
 
-use super::{Counters, Interface, InterfaceFlags, XdpProgram};
+use super::{Interface, InterfaceCounters, InterfaceFlags, XdpProgram};
 use crate::bpf::XdpMode;
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::poll;
@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Name of the system call in errors.
-pub(super) const CALL: &str = "netlink";
+pub(super) const NETLINK_CALL: &str = "netlink";
 /// Maximum time to wait for a reply of the kernel. The kernel replies at once, so the timeout
 /// matters only in case of a bug.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ const HEADER_SIZE: usize = 16;
 const LINK_MESSAGE_SIZE: usize = 16;
 
 /// Constants of `linux/netlink.h` and `linux/rtnetlink.h`.
-mod message {
+mod rtnetlink {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
     pub(super) const NEW_LINK: u16 = 16;
@@ -95,7 +95,7 @@ impl RouteSocket {
                 return Ok(found);
             }
         }
-        Err(Error::new(CALL, "the list of interfaces, which keeps changing", libc::EINTR))
+        Err(Error::new(NETLINK_CALL, "the list of interfaces, which keeps changing", libc::EINTR))
     }
 
     /// Returns the interface with this name or alternative name. Fails with ENODEV if there is
@@ -157,21 +157,21 @@ impl RouteSocket {
             answers.done
         })?;
         match answers.refused {
-            Some(errno) => Err(Error::new(CALL, target.to_owned(), errno)),
+            Some(errno) => Err(Error::new(NETLINK_CALL, target.to_owned(), errno)),
             None => Ok((answers.found, !answers.interrupted)),
         }
     }
 }
 
 fn no_device_error(target: String) -> Error {
-    Error::new(CALL, target, libc::ENODEV)
+    Error::new(NETLINK_CALL, target, libc::ENODEV)
 }
 
 /// Encodes `struct nlmsghdr`, `struct ifinfomsg` and attributes.
 fn encode_link_request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
-    let flags = message::REQUEST | if list { message::DUMP } else { 0 };
+    let flags = rtnetlink::REQUEST | if list { rtnetlink::DUMP } else { 0 };
     let body = [[0, index, 0, 0].map(u32::to_ne_bytes).as_flattened(), wanted].concat();
-    encode_message(message::GET_LINK, flags, sequence, &body)
+    encode_message(rtnetlink::GET_LINK, flags, sequence, &body)
 }
 
 /// Encodes `struct nlmsghdr` and the body of a message.
@@ -205,15 +205,16 @@ pub(super) fn exchange_request(
     target: &str,
     mut read: impl FnMut(&[u8]) -> bool,
 ) -> Result<()> {
-    let refused = |errno| Error::new(CALL, target.to_owned(), errno);
-    rustix::net::send(socket, request, SendFlags::empty()).context(CALL, target.to_owned())?;
+    let refused = |errno| Error::new(NETLINK_CALL, target.to_owned(), errno);
+    rustix::net::send(socket, request, SendFlags::empty())
+        .context(NETLINK_CALL, target.to_owned())?;
     let mut bytes = vec![0; RECEIVE_BUFFER_SIZE];
     loop {
         if !poll::wait_until_readable_despite_signals(&[socket.as_fd()], Some(REPLY_TIMEOUT))[0] {
             return Err(refused(libc::ETIMEDOUT));
         }
         let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
-            .context(CALL, target.to_owned())?;
+            .context(NETLINK_CALL, target.to_owned())?;
         if read(bytes.get(..whole).ok_or_else(|| refused(libc::EMSGSIZE))?) {
             return Ok(());
         }
@@ -239,13 +240,13 @@ impl Replies {
             if sequence != self.sequence {
                 continue;
             }
-            self.interrupted |= flags & message::INTERRUPTED != 0;
+            self.interrupted |= flags & rtnetlink::INTERRUPTED != 0;
             match kind {
-                message::NEW_LINK => {
+                rtnetlink::NEW_LINK => {
                     self.found.extend(parse_interface(body));
                     self.done |= !self.list;
                 }
-                message::ERROR | message::DONE => {
+                rtnetlink::ERROR | rtnetlink::DONE => {
                     let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
                     self.refused = (code < 0).then(|| code.wrapping_neg());
                     self.done = true;
@@ -282,7 +283,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
             attribute::ADDRESS => found.mac = value.to_vec(),
             attribute::NAME => found.name = text_until_nul(value),
             attribute::MTU => found.mtu = parse_u32(value)?,
-            attribute::LINK => found.link = parse_u32(value),
+            attribute::LINK => found.lower_index = parse_u32(value),
             attribute::OPERSTATE => found.operstate = *value.first()?,
             attribute::LINK_INFO => {
                 let kind = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
@@ -332,9 +333,9 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// Parses `struct rtnl_link_stats64`. Counters that this kernel does not report are 0.
-fn parse_counters(value: &[u8]) -> Counters {
+fn parse_counters(value: &[u8]) -> InterfaceCounters {
     let at = |place: usize| array_at(value, place * 8).map_or(0, u64::from_ne_bytes);
-    Counters {
+    InterfaceCounters {
         rx_packets: at(0),
         tx_packets: at(1),
         rx_bytes: at(2),
@@ -378,7 +379,7 @@ mod tests {
     fn loopback_is_found_by_name_index_and_in_the_list() {
         let links = RouteSocket::open().unwrap();
         let all = links.list_interfaces().unwrap();
-        let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
+        let lo = all.iter().find(|interface| interface.flags.is_loopback()).unwrap();
         assert_eq!((lo.name.as_str(), lo.hatype), ("lo", 772));
         let same = |other: Interface| {
             let counters = lo.counters;
@@ -423,9 +424,9 @@ mod tests {
         let mut answers = Replies { sequence: 2, list: true, ..Replies::default() };
         answers.parse_datagram(
             &[
-                netlink_message(message::NEW_LINK, message::INTERRUPTED, 1, &link(1)),
-                netlink_message(message::ERROR, 0, 1, &(-5_i32).to_ne_bytes()),
-                netlink_message(message::NEW_LINK, 0, 2, &link(2)),
+                netlink_message(rtnetlink::NEW_LINK, rtnetlink::INTERRUPTED, 1, &link(1)),
+                netlink_message(rtnetlink::ERROR, 0, 1, &(-5_i32).to_ne_bytes()),
+                netlink_message(rtnetlink::NEW_LINK, 0, 2, &link(2)),
             ]
             .concat(),
         );
@@ -433,15 +434,15 @@ mod tests {
         assert_eq!((indices, answers.refused), (vec![2], None));
         assert!(!answers.done && !answers.interrupted);
         answers.parse_datagram(&netlink_message(
-            message::NEW_LINK,
-            message::INTERRUPTED,
+            rtnetlink::NEW_LINK,
+            rtnetlink::INTERRUPTED,
             2,
             &link(3),
         ));
-        answers.parse_datagram(&netlink_message(message::DONE, 0, 2, &0_i32.to_ne_bytes()));
+        answers.parse_datagram(&netlink_message(rtnetlink::DONE, 0, 2, &0_i32.to_ne_bytes()));
         assert!(answers.done && answers.interrupted && answers.found.len() == 2);
         let mut answers = Replies { sequence: 2, ..Replies::default() };
-        answers.parse_datagram(&netlink_message(message::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
+        answers.parse_datagram(&netlink_message(rtnetlink::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
         assert!(answers.done);
         assert_eq!(answers.refused, Some(libc::ENODEV));
     }
@@ -456,7 +457,7 @@ mod tests {
                 let at = random.within(0..bytes.len());
                 bytes[at] = random.below(64) as u8;
             }
-            let kinds = [message::NEW_LINK, message::ERROR, message::DONE];
+            let kinds = [rtnetlink::NEW_LINK, rtnetlink::ERROR, rtnetlink::DONE];
             bytes[4..6].copy_from_slice(&random.pick(&kinds).to_ne_bytes());
             let mut answers = Replies { sequence: 1, list: true, ..Replies::default() };
             answers.parse_datagram(&bytes);

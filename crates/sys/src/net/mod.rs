@@ -17,7 +17,7 @@ mod tc_filters;
 mod udp_sockets;
 
 pub use backlog::Backlog;
-pub use device_rules::device_rules;
+pub use device_rules::classification_rule_count;
 pub use features::accepts_xdp_frames;
 pub use firewall::has_packet_rules;
 pub use link_events::LinkEvents;
@@ -52,13 +52,13 @@ pub struct Interface {
     pub kind: Option<String>,
     /// Index of the lower device or peer, which may be in another namespace; `None` if the
     /// interface has neither.
-    pub link: Option<u32>,
+    pub lower_index: Option<u32>,
     /// Operational state (RFC 2863): 6 up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,
     /// Attached XDP program, regardless of which process attached it; `None` if there is none.
     pub xdp: Option<XdpProgram>,
     /// Traffic counters of the interface.
-    pub counters: Counters,
+    pub counters: InterfaceCounters,
 }
 
 /// An XDP program attached to an interface.
@@ -83,20 +83,20 @@ impl InterfaceFlags {
 
     /// Returns true if the interface is operational, for example has a carrier.
     #[must_use]
-    pub const fn running(self) -> bool {
+    pub const fn is_running(self) -> bool {
         self.0 & libc::IFF_RUNNING.cast_unsigned() != 0
     }
 
     /// Returns true if the interface is a loopback device.
     #[must_use]
-    pub const fn loopback(self) -> bool {
+    pub const fn is_loopback(self) -> bool {
         self.0 & libc::IFF_LOOPBACK.cast_unsigned() != 0
     }
 
     /// Returns true if an administrator made the interface promiscuous. Requests by sockets do not
     /// set this flag.
     #[must_use]
-    pub const fn promiscuous(self) -> bool {
+    pub const fn is_promiscuous(self) -> bool {
         self.0 & libc::IFF_PROMISC.cast_unsigned() != 0
     }
 }
@@ -105,7 +105,7 @@ impl InterfaceFlags {
 /// `linux/if_link.h`). `rx_dropped` and the more specific `rx_` fields after it count receive
 /// losses; drivers differ in which of these fields they use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct InterfaceCounters {
     /// Frames received, excluding frames dropped by the device.
     pub rx_packets: u64,
     /// Frames sent.
@@ -145,7 +145,7 @@ pub struct Counters {
     pub rx_nohandler: u64,
 }
 
-impl Counters {
+impl InterfaceCounters {
     /// Returns the number of frames that reached the device but not the host, as reported by the
     /// driver. Excludes `rx_errors`, because drivers count some of these frames there as well.
     #[must_use]

@@ -95,7 +95,7 @@ fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
     // SAFETY: NS_GET_USERNS takes no argument, and the descriptor is open.
     let answer = unsafe { libc::ioctl(space.as_raw_fd(), NS_GET_USERNS) };
     if answer < 0 {
-        return Err(Error::last("ioctl", "NS_GET_USERNS"));
+        return Err(Error::last_os_error("ioctl", "NS_GET_USERNS"));
     }
     // SAFETY: ioctl_ns(2): a new descriptor, which no other value owns.
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })

@@ -4,9 +4,10 @@
 
 use super::RouteSocket;
 use super::links::{
-    CALL, array_at, attributes, encode_message, exchange_request, split_message, text_until_nul,
+    NETLINK_CALL, array_at, attributes, encode_message, exchange_request, split_message,
+    text_until_nul,
 };
-use crate::bpf::Side;
+use crate::bpf::TrafficDirection;
 use crate::error::{Error, Result};
 
 /// Size of `struct tcmsg` in bytes.
@@ -17,7 +18,7 @@ const TC_INGRESS_PARENT: u32 = 0xffff_fff2;
 const TC_EGRESS_PARENT: u32 = 0xffff_fff3;
 
 /// Constants of `linux/rtnetlink.h` and `linux/pkt_cls.h`.
-mod number {
+mod rtnetlink {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
     pub(super) const NEW_FILTER: u16 = 44;
@@ -33,7 +34,7 @@ mod number {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcFilter {
     /// Direction of the packets that the filter sees.
-    pub side: Side,
+    pub side: TrafficDirection,
     /// Classifier kind, such as `bpf`, `flower` or `matchall`.
     pub kind: String,
     /// Priority of the filter. Filters with lower values run first.
@@ -50,14 +51,16 @@ impl RouteSocket {
     /// Lists the ingress and egress filters of the interface with this index.
     pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
-        for (parent, side) in [(TC_INGRESS_PARENT, Side::Ingress), (TC_EGRESS_PARENT, Side::Egress)]
-        {
+        for (parent, side) in [
+            (TC_INGRESS_PARENT, TrafficDirection::Ingress),
+            (TC_EGRESS_PARENT, TrafficDirection::Egress),
+        ] {
             let target = format!("the {side:?} filters of interface {index}").to_lowercase();
             self.dump(
                 &target,
                 |sequence| encode_request(sequence, index, parent),
                 |kind, body| {
-                    if kind == number::NEW_FILTER {
+                    if kind == rtnetlink::NEW_FILTER {
                         found.extend(parse_filter(body, parent, side));
                     }
                 },
@@ -83,7 +86,7 @@ impl RouteSocket {
                 rest = behind;
                 match kind {
                     _ if number != sequence => {}
-                    number::ERROR | number::DONE => {
+                    rtnetlink::ERROR | rtnetlink::DONE => {
                         code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
                         return true;
                     }
@@ -92,7 +95,7 @@ impl RouteSocket {
             }
             false
         })?;
-        let refused = || Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
+        let refused = || Err(Error::new(NETLINK_CALL, target.to_owned(), code.wrapping_neg()));
         if code < 0 { refused() } else { Ok(()) }
     }
 }
@@ -100,10 +103,10 @@ impl RouteSocket {
 fn encode_request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
     let body: [u32; MESSAGE_SIZE / 4] = [0, index, 0, parent, 0];
     let body = body.map(u32::to_ne_bytes);
-    encode_message(number::GET_FILTER, number::REQUEST_DUMP, sequence, body.as_flattened())
+    encode_message(rtnetlink::GET_FILTER, rtnetlink::REQUEST_DUMP, sequence, body.as_flattened())
 }
 
-fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
+fn parse_filter(body: &[u8], wanted: u32, side: TrafficDirection) -> Option<TcFilter> {
     let word = |at| array_at(body, at).map(u32::from_ne_bytes);
     let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
     // An entry with handle 0 describes a priority, not a filter.
@@ -112,9 +115,9 @@ fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
     }
     let options = || {
         let all = attributes(body.get(MESSAGE_SIZE..).unwrap_or(&[]));
-        all.filter(|(kind, _)| *kind == number::OPTIONS).flat_map(|(_, value)| attributes(value))
+        all.filter(|(kind, _)| *kind == rtnetlink::OPTIONS).flat_map(|(_, value)| attributes(value))
     };
-    let kind = attributes(body.get(MESSAGE_SIZE..)?).find(|(kind, _)| *kind == number::KIND)?;
+    let kind = attributes(body.get(MESSAGE_SIZE..)?).find(|(kind, _)| *kind == rtnetlink::KIND)?;
     let kind = text_until_nul(kind.1);
     let bpf = kind == "bpf";
     let option =
@@ -123,8 +126,8 @@ fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
         side,
         preference: (info >> 16) as u16,
         handle,
-        name: option(number::TCA_BPF_NAME).map(text_until_nul),
-        program: option(number::TCA_BPF_ID)
+        name: option(rtnetlink::TCA_BPF_NAME).map(text_until_nul),
+        program: option(rtnetlink::TCA_BPF_ID)
             .and_then(|value| array_at(value, 0).map(u32::from_ne_bytes)),
         kind,
     })
@@ -154,12 +157,16 @@ mod tests {
         let options = options.split_off(MESSAGE_SIZE);
         let body =
             filter_message(1, TC_INGRESS_PARENT, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
-        let found = parse_filter(&body, TC_INGRESS_PARENT, Side::Ingress).unwrap();
+        let found = parse_filter(&body, TC_INGRESS_PARENT, TrafficDirection::Ingress).unwrap();
         assert_eq!((found.kind.as_str(), found.preference, found.handle), ("bpf", 7, 1));
         assert_eq!((found.name.as_deref(), found.program), (Some("tap"), Some(77)));
-        assert_eq!(parse_filter(&body, TC_EGRESS_PARENT, Side::Egress), None, "of the other side");
+        assert_eq!(
+            parse_filter(&body, TC_EGRESS_PARENT, TrafficDirection::Egress),
+            None,
+            "of the other side"
+        );
         let heading = filter_message(0, TC_INGRESS_PARENT, 7 << 16 | 3, &[(1, b"bpf\0")]);
-        assert_eq!(parse_filter(&heading, TC_INGRESS_PARENT, Side::Ingress), None);
+        assert_eq!(parse_filter(&heading, TC_INGRESS_PARENT, TrafficDirection::Ingress), None);
     }
 
     #[test]
@@ -177,7 +184,7 @@ mod tests {
                 body[at] = random.below(256) as u8;
             }
             body.truncate(random.within(0..body.len() + 1));
-            let _ = parse_filter(&body, TC_INGRESS_PARENT, Side::Ingress);
+            let _ = parse_filter(&body, TC_INGRESS_PARENT, TrafficDirection::Ingress);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The interfaces to which UDP sockets of a network namespace are bound, queried by sock_diag(7).
 
-use super::links::{CALL, encode_message, exchange_request, split_message};
+use super::links::{NETLINK_CALL, encode_message, exchange_request, split_message};
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Target of the query, for error messages.
 const TARGET: &str = "the UDP sockets";
 /// Constants of `linux/netlink.h` and `linux/sock_diag.h`.
-mod message {
+mod sock_diag {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
     pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -32,9 +32,9 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
     let socket = socket.context("socket", "sock_diag")?;
     let mut found = HashMap::new();
     for (sequence, family) in (1..).zip([libc::AF_INET, libc::AF_INET6]) {
-        let flags = message::REQUEST | message::DUMP;
+        let flags = sock_diag::REQUEST | sock_diag::DUMP;
         let body = encode_socket_request(family as u8, port);
-        let request = encode_message(message::SOCK_DIAG_BY_FAMILY, flags, sequence, &body);
+        let request = encode_message(sock_diag::SOCK_DIAG_BY_FAMILY, flags, sequence, &body);
         let mut refused = None;
         exchange_request(&socket, &request, TARGET, |mut bytes| {
             while let Some((kind, flags, number, body, rest)) = split_message(bytes) {
@@ -42,12 +42,12 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
                 if number != sequence {
                     continue;
                 }
-                if flags & message::INTERRUPTED != 0 {
+                if flags & sock_diag::INTERRUPTED != 0 {
                     refused = Some(libc::EINTR);
                 }
                 match kind {
-                    message::SOCK_DIAG_BY_FAMILY => found.extend(parse_socket(body)),
-                    message::ERROR | message::DONE => {
+                    sock_diag::SOCK_DIAG_BY_FAMILY => found.extend(parse_socket(body)),
+                    sock_diag::ERROR | sock_diag::DONE => {
                         let code = word(body, 0).map_or(0, u32::cast_signed);
                         refused = refused.or_else(|| (code < 0).then(|| code.wrapping_neg()));
                         return true;
@@ -58,7 +58,7 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
             false
         })?;
         if let Some(errno) = refused {
-            return Err(Error::new(CALL, TARGET, errno));
+            return Err(Error::new(NETLINK_CALL, TARGET, errno));
         }
     }
     Ok(found)

@@ -20,7 +20,7 @@ pub const EXCLUDED_INTERFACES_MAX: usize = 250;
 const INTERFACE_INDEX_OFFSET: u32 = 0xffff_f008;
 /// Protocol number that no packet has. A socket bound to this protocol receives nothing, and the
 /// kernel spends no time on it.
-const NO_PROTOCOL: u16 = 0;
+const PROTOCOL_NONE: u16 = 0;
 /// Size of the buffer for control messages in bytes: a timestamp and the auxiliary data.
 const CONTROL_BUFFER_SIZE: usize = 128;
 
@@ -80,7 +80,7 @@ impl CookedSocket {
     /// Receives no further packets. Packets received earlier can still be read.
     pub fn stop(&self) -> Result<()> {
         option::attach(self.0.as_fd(), &[option::DROP_ALL])?;
-        option::bind(self.0.as_fd(), 0, NO_PROTOCOL)
+        option::bind(self.0.as_fd(), 0, PROTOCOL_NONE)
     }
 
     /// Sets the size of the receive buffer in bytes. Without CAP_NET_ADMIN the kernel limits it to

@@ -20,7 +20,7 @@ const VERSION: u32 = 2;
 /// TP_STATUS_LOSING: packets were dropped since the last read of the statistics.
 const TP_STATUS_LOSING: u32 = 1 << 2;
 /// TP_STATUS_BLK_TMO: the block was retired by its timeout.
-const TIMED_OUT: u32 = 1 << 5;
+const TP_STATUS_BLK_TMO: u32 = 1 << 5;
 
 /// Byte offset of the status word in a block header.
 pub(super) const STATUS_OFFSET: usize = 8;
@@ -39,7 +39,7 @@ pub struct BlockHeader {
     /// True if the kernel retired the block because of its timeout rather than because it was full.
     pub timed_out: bool,
     /// True if packets were dropped after the last read of the statistics.
-    pub losing: bool,
+    pub has_drops: bool,
 }
 
 impl BlockHeader {
@@ -52,8 +52,8 @@ impl BlockHeader {
             first: offset_at(bytes, 16)?,
             used: offset_at(bytes, 20)?,
             sequence: u64::from_ne_bytes(field(bytes, 24)?),
-            timed_out: status & TIMED_OUT != 0,
-            losing: status & TP_STATUS_LOSING != 0,
+            timed_out: status & TP_STATUS_BLK_TMO != 0,
+            has_drops: status & TP_STATUS_LOSING != 0,
         };
         let whole = block.first >= BLOCK_HEADER_SIZE
             && block.first <= bytes.len()
@@ -246,14 +246,14 @@ impl Packets<'_> {
     /// Returns the number of packets that the iterator has not returned yet, according to the block
     /// header.
     #[must_use]
-    pub const fn left(&self) -> u32 {
+    pub const fn remaining(&self) -> u32 {
         self.left
     }
 
     /// Returns true if iteration stopped at an invalid header, in which case [`Packets::left`]
     /// packets are lost.
     #[must_use]
-    pub const fn broken(&self) -> bool {
+    pub const fn is_broken(&self) -> bool {
         self.broken
     }
 }
@@ -305,7 +305,7 @@ mod tests {
     fn build_block() -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         put_bytes(&mut bytes, 0, &2_u32.to_ne_bytes());
-        put_bytes(&mut bytes, 8, &(1_u32 | TIMED_OUT).to_ne_bytes());
+        put_bytes(&mut bytes, 8, &(1_u32 | TP_STATUS_BLK_TMO).to_ne_bytes());
         put_bytes(&mut bytes, 12, &2_u32.to_ne_bytes());
         put_bytes(&mut bytes, 16, &48_u32.to_ne_bytes());
         put_bytes(&mut bytes, 20, &600_u32.to_ne_bytes());
@@ -334,10 +334,10 @@ mod tests {
         let bytes = build_block();
         let head = BlockHeader::read(&bytes).unwrap();
         assert_eq!((head.packets, head.first, head.used, head.sequence), (2, 48, 600, 7));
-        assert!(head.timed_out && !head.losing);
+        assert!(head.timed_out && !head.has_drops);
         let mut walk = packets(&bytes).unwrap();
         let [first, second] = [walk.next().unwrap(), walk.next().unwrap()];
-        assert_eq!((walk.next(), walk.left(), walk.broken()), (None, 0, false));
+        assert_eq!((walk.next(), walk.remaining(), walk.is_broken()), (None, 0, false));
         assert_eq!((first.at, first.frame, first.network, first.next), (48, 130, 144, 208));
         assert_eq!((first.captured, first.length, first.time_ns), (60, 1500, 3_000_000_009));
         assert_eq!(first.vlan, Some(VlanTag { protocol: 0x88a8, control: 0x2007 }));
@@ -353,13 +353,13 @@ mod tests {
         let mut bytes = build_block();
         put_bytes(&mut bytes, 48, &0_u32.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
-        assert_eq!((walk.by_ref().count(), walk.left(), walk.broken()), (1, 1, true));
+        assert_eq!((walk.by_ref().count(), walk.remaining(), walk.is_broken()), (1, 1, true));
         put_bytes(&mut bytes, 48, &u32::MAX.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
-        assert_eq!((walk.by_ref().count(), walk.left(), walk.broken()), (1, 1, true));
+        assert_eq!((walk.by_ref().count(), walk.remaining(), walk.is_broken()), (1, 1, true));
         put_bytes(&mut bytes, 48 + 12, &5000_u32.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
-        assert_eq!((walk.by_ref().count(), walk.left(), walk.broken()), (0, 2, true));
+        assert_eq!((walk.by_ref().count(), walk.remaining(), walk.is_broken()), (0, 2, true));
         put_bytes(&mut bytes, 0, &1_u32.to_ne_bytes());
         assert!(packets(&bytes).is_none(), "another version");
         assert!(packets(&[]).is_none() && packets(&bytes[..40]).is_none());

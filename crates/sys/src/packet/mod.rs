@@ -56,7 +56,7 @@ impl PacketSocket {
     }
 
     /// Makes an interface promiscuous for as long as the socket exists.
-    pub fn promiscuous(&self, index: u32) -> Result<()> {
+    pub fn make_promiscuous(&self, index: u32) -> Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index.cast_signed(),
             mr_type: option::PACKET_MR_PROMISC,
@@ -69,7 +69,7 @@ impl PacketSocket {
     /// Creates and maps the ring.
     ///
     /// Fails with ENOMEM if the ring is too large; retry on a new socket with half the size.
-    pub fn ring(self, shape: PacketRingParameters) -> Result<PacketRing> {
+    pub fn into_ring(self, shape: PacketRingParameters) -> Result<PacketRing> {
         PacketRing::create(self.0, shape)
     }
 }

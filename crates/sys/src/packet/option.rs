@@ -73,7 +73,7 @@ pub(crate) fn set<T: OptionValue>(
     let answer = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, number, (&raw const *value).cast(), length)
     };
-    if answer == 0 { Ok(()) } else { Err(Error::last("setsockopt", name)) }
+    if answer == 0 { Ok(()) } else { Err(Error::last_os_error("setsockopt", name)) }
 }
 
 /// Returns the value of a socket option. Bytes that the kernel does not write are zero.
@@ -96,7 +96,7 @@ pub(crate) fn get<T: OptionValue>(
         )
     };
     if answer != 0 {
-        return Err(Error::last("getsockopt", name));
+        return Err(Error::last_os_error("getsockopt", name));
     }
     // SAFETY: zero is a value of the type and so is every value that the kernel writes
     // (`OptionValue`).
@@ -129,7 +129,11 @@ pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> Result<
     let answer = unsafe {
         libc::bind(socket.as_raw_fd(), (&raw const address).cast::<libc::sockaddr>(), length)
     };
-    if answer == 0 { Ok(()) } else { Err(Error::last("bind", format!("interface {index}"))) }
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error("bind", format!("interface {index}")))
+    }
 }
 
 const fn length_of<T>() -> libc::socklen_t {

@@ -48,7 +48,7 @@ impl PacketRingParameters {
     }
 
     /// Converts the parameters to the kernel's structure; returns `None` if the sizes are invalid.
-    fn request(&self) -> Option<libc::tpacket_req3> {
+    fn to_kernel_request(self) -> Option<libc::tpacket_req3> {
         let whole = self.segment.is_power_of_two()
             && self.segments.is_power_of_two()
             && self.segment >= rustix::param::page_size();
@@ -102,7 +102,7 @@ struct Totals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// Number of segments that the kernel had filled when it dropped these frames.
-    pub behind: u64,
+    pub segments_before: u64,
     /// Number of consecutive frames that the kernel dropped.
     pub drops: u64,
 }
@@ -118,10 +118,10 @@ struct Gaps {
     counted: u64,
     /// Number of segments before the first segment that this process still owns, counted since the
     /// creation of the ring.
-    passed: u64,
+    returned_prefix: u64,
     /// For each slot, true if this process has returned its segment while it still owns an earlier
     /// segment.
-    ahead: Vec<bool>,
+    returned_early: Vec<bool>,
 }
 
 impl Gaps {
@@ -133,10 +133,10 @@ impl Gaps {
             return;
         }
         self.counted = drops;
-        let behind = self.passed + segments as u64;
+        let behind = self.returned_prefix + segments as u64;
         match self.known.back_mut() {
-            Some(last) if last.behind == behind => last.drops += new,
-            _ => self.known.push_back(Gap { behind, drops: new }),
+            Some(last) if last.segments_before == behind => last.drops += new,
+            _ => self.known.push_back(Gap { segments_before: behind, drops: new }),
         }
         // A caller that takes gaps regularly never leaves more gaps than there are segments. For
         // other callers, the oldest gap is discarded.
@@ -148,16 +148,16 @@ impl Gaps {
     /// Returns the slot that the kernel fills last when the ring becomes full, and true if this
     /// process has returned the slot's segment.
     fn last_filled_slot(&self, segments: usize) -> (usize, bool) {
-        let slot = (self.passed as usize + segments - 1) % segments;
-        (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
+        let slot = (self.returned_prefix as usize + segments - 1) % segments;
+        (slot, self.returned_early.get(slot).is_some_and(|ahead| *ahead))
     }
 
     /// Records that this process has returned the segment in `slot` to the kernel.
     fn record_returned_segment(&mut self, slot: usize, segments: usize) {
-        self.ahead.resize(segments, false);
-        self.ahead[slot] = true;
-        while std::mem::take(&mut self.ahead[self.passed as usize % segments]) {
-            self.passed += 1;
+        self.returned_early.resize(segments, false);
+        self.returned_early[slot] = true;
+        while std::mem::take(&mut self.returned_early[self.returned_prefix as usize % segments]) {
+            self.returned_prefix += 1;
         }
     }
 }
@@ -165,8 +165,9 @@ impl Gaps {
 impl PacketRing {
     pub(super) fn create(socket: OwnedFd, shape: PacketRingParameters) -> Result<Self> {
         let target = || format!("a ring of {} segments of {} bytes", shape.segments, shape.segment);
-        let request =
-            shape.request().ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
+        let request = shape
+            .to_kernel_request()
+            .ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
         let fd = socket.as_fd();
         option::set(fd, libc::SOL_PACKET, option::VERSION, &TPACKET_VERSION_3)?;
         option::set(fd, libc::SOL_PACKET, option::RESERVE, &shape.reserve.cast_signed())?;
@@ -191,7 +192,7 @@ impl PacketRing {
 
     /// Returns the ring's size and timeout.
     #[must_use]
-    pub const fn shape(&self) -> PacketRingParameters {
+    pub const fn parameters(&self) -> PacketRingParameters {
         self.shape
     }
 
@@ -213,7 +214,7 @@ impl PacketRing {
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;
-        let is_before = known.front().is_some_and(|gap| gap.behind <= before);
+        let is_before = known.front().is_some_and(|gap| gap.segments_before <= before);
         if is_before { known.pop_front() } else { None }
     }
 
@@ -329,7 +330,7 @@ mod tests {
         gaps.assign_drops_to_gap(14, 4);
         gaps.record_returned_segment(1, 4);
         gaps.assign_drops_to_gap(15, 4);
-        let gap = |behind, drops| Gap { behind, drops };
+        let gap = |behind, drops| Gap { segments_before: behind, drops };
         assert_eq!(gaps.known, [gap(4, 10), gap(5, 4), gap(7, 1)]);
     }
 
@@ -337,16 +338,18 @@ mod tests {
     fn ring_sizes_must_be_powers_of_two() {
         let shape =
             PacketRingParameters { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
-        let request = shape.request().unwrap();
+        let request = shape.to_kernel_request().unwrap();
         assert_eq!((request.tp_block_size, request.tp_block_nr), (1 << 16, 8));
         assert_eq!(request.tp_frame_nr, (8 << 16) / request.tp_frame_size);
         assert_eq!(request.tp_retire_blk_tov, 1, "0 would be the kernel's own choice");
         assert_eq!(shape.bytes(), 8 << 16);
-        assert!(PacketRingParameters { segment: 1024, ..shape }.request().is_none());
-        assert!(PacketRingParameters { segment: 5000, ..shape }.request().is_none());
-        assert!(PacketRingParameters { segments: 3, ..shape }.request().is_none());
+        assert!(PacketRingParameters { segment: 1024, ..shape }.to_kernel_request().is_none());
+        assert!(PacketRingParameters { segment: 5000, ..shape }.to_kernel_request().is_none());
+        assert!(PacketRingParameters { segments: 3, ..shape }.to_kernel_request().is_none());
         assert!(
-            PacketRingParameters { segment: 1 << 63, segments: 4, ..shape }.request().is_none()
+            PacketRingParameters { segment: 1 << 63, segments: 4, ..shape }
+                .to_kernel_request()
+                .is_none()
         );
     }
 }

@@ -41,7 +41,7 @@ pub struct SendReport {
 pub enum SendStopReason {
     /// The frame cannot be sent at present. The errno is EAGAIN if the socket's buffer is full,
     /// ENOBUFS if a queue is full, ENOMEM, or EINTR if a signal arrived.
-    Full(i32),
+    NoRoom(i32),
     /// The frame was refused, with this errno: it is too long, or the interface is down or no
     /// longer exists.
     Refused(i32),
@@ -95,7 +95,7 @@ impl PacketSender {
         let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, SEND_FLAGS as _) };
         match usize::try_from(answer) {
             Ok(went) if went > 0 => Ok(went),
-            _ => Err(SendStopReason::from_errno(Error::last("sendmmsg", "").errno)),
+            _ => Err(SendStopReason::from_errno(Error::last_os_error("sendmmsg", "").errno)),
         }
     }
 }
@@ -103,7 +103,7 @@ impl PacketSender {
 impl SendStopReason {
     const fn from_errno(errno: i32) -> Self {
         match errno {
-            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Self::Full(errno),
+            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Self::NoRoom(errno),
             other => Self::Refused(other),
         }
     }

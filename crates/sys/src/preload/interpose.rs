@@ -81,7 +81,7 @@ macro_rules! interpose {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $answer {
             let before: fn($($type),*) -> Option<std::ffi::c_int> = $before;
-            if let Some(failed) = $crate::preload::interpose::refusal(|| before($($arg),*)) {
+            if let Some(failed) = $crate::preload::interpose::run_hook(|| before($($arg),*)) {
                 return failed;
             }
             #[allow(unused_variables, reason = "most functions have one hook")]
@@ -284,7 +284,7 @@ pub fn catch_panic_and_preserve_errno<T: Default>(body: impl FnOnce() -> T) -> T
 
 /// Runs the hook of an interposed function. If it returns an error number, sets `errno` to it and
 /// returns -1, the result of the interposed function; otherwise returns `None`.
-pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
+pub fn run_hook<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
     let number = catch_panic_and_preserve_errno(hook)?;
     set_errno(number);
     Some(T::from(-1))

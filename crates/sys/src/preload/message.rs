@@ -4,7 +4,7 @@
 //! error of dumpcap as a protocol. `streamline exec` therefore duplicates its own standard error to
 //! a separate descriptor, which the programs of the command inherit.
 
-use super::{borrow, inode, write_all};
+use super::{borrow_descriptor, inode, write_all};
 use std::io::Write as _;
 use std::os::fd::BorrowedFd;
 
@@ -33,7 +33,7 @@ pub fn print_message(text: &str) {
 fn find_message_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
     let (number, known) = value.split_once(':')?;
     let (number, known) = (number.parse().ok()?, known.parse().ok()?);
-    if inode(number) == Some(known) { borrow(number) } else { None }
+    if inode(number) == Some(known) { borrow_descriptor(number) } else { None }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub mod spinning;
 pub mod udp;
 pub mod window;
 
-use crate::doorbell::Peer;
+use crate::doorbell::PeerState;
 use interpose::{CLibraryLookup, LibraryHandle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -61,7 +61,7 @@ pub fn loaded_symbol(libraries: &[&CStr], name: &CStr) -> Option<NonNull<c_void>
 /// Borrows a descriptor of the program for one call; `None` if `number` is negative. A call with a
 /// closed descriptor fails.
 #[must_use]
-pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
+pub const fn borrow_descriptor(number: c_int) -> Option<BorrowedFd<'static>> {
     if number < 0 {
         return None;
     }
@@ -74,7 +74,7 @@ pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
 /// Returns the inode of a pipe; `None` for any other type of file.
 #[must_use]
 pub fn pipe_inode(number: c_int) -> Option<u64> {
-    let stat = rustix::fs::fstat(borrow(number)?).ok()?;
+    let stat = rustix::fs::fstat(borrow_descriptor(number)?).ok()?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
 }
@@ -83,20 +83,20 @@ pub fn pipe_inode(number: c_int) -> Option<u64> {
 /// open.
 #[must_use]
 pub fn inode(number: c_int) -> Option<u64> {
-    rustix::fs::fstat(borrow(number)?).ok().map(|stat| stat.st_ino)
+    rustix::fs::fstat(borrow_descriptor(number)?).ok().map(|stat| stat.st_ino)
 }
 
 /// Returns the number of bytes in a pipe, given a descriptor of either end; 0 if the kernel does
 /// not report the number.
 #[must_use]
 pub fn pipe_bytes_available(number: c_int) -> u64 {
-    borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
+    borrow_descriptor(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
 }
 
 /// Returns true if the descriptor is nonblocking.
 #[must_use]
 pub fn is_nonblocking(number: c_int) -> bool {
-    let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
+    let flags = borrow_descriptor(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
@@ -106,7 +106,7 @@ pub struct Readiness {
     /// True if the descriptor can be read without blocking.
     pub readable: bool,
     /// True if the peer has closed its end, or the descriptor is not open.
-    pub over: bool,
+    pub closed: bool,
 }
 
 /// Polls two descriptors, and blocks until one is ready if `blocking` is true. An invalid
@@ -114,10 +114,10 @@ pub struct Readiness {
 /// both descriptors are reported as over. Returns `None` if a signal arrived or the poll failed.
 #[must_use]
 pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> {
-    let over = Readiness { readable: false, over: true };
+    let over = Readiness { readable: false, closed: true };
     let limit = (!blocking).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
     // The system call is made directly, because the library interposes the C library's `poll`.
-    match numbers.map(borrow) {
+    match numbers.map(borrow_descriptor) {
         [Some(one), Some(other)] => {
             let mut entries = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             poll(&mut entries, limit.as_ref()).ok()?;
@@ -135,14 +135,14 @@ pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> 
 
 fn readiness(events: PollFlags) -> Readiness {
     let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    Readiness { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
+    Readiness { readable: events.contains(PollFlags::IN), closed: events.intersects(over) }
 }
 
 /// Returns true if no process can read from the other end of the pipe, or if the descriptor is not
 /// open.
 #[must_use]
 pub fn has_no_reader(number: c_int) -> bool {
-    let Some(fd) = borrow(number) else { return true };
+    let Some(fd) = borrow_descriptor(number) else { return true };
     let mut entry = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
     let looked = poll(&mut entry, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     let [entry] = entry;
@@ -163,7 +163,7 @@ pub enum TimedWaitOutcome {
 /// Waits until a descriptor is readable, for at most `limit`.
 #[must_use]
 pub fn wait_readable(number: c_int, limit: Duration) -> TimedWaitOutcome {
-    let Some(fd) = borrow(number) else { return TimedWaitOutcome::Readable };
+    let Some(fd) = borrow_descriptor(number) else { return TimedWaitOutcome::Readable };
     let mut entry = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match poll(&mut entry, Some(&crate::poll::timespec(limit))) {
         Ok(0) => TimedWaitOutcome::TimedOut,
@@ -190,12 +190,12 @@ pub fn should_restart_call() -> bool {
 }
 
 /// Sends one byte over the rendezvous socket that connects the programs at the two ends of a pipe.
-/// Never blocks. Returns [`Peer::Gone`] on any error, even if the queue is full.
-pub fn send_rendezvous_byte(socket: c_int) -> Peer {
+/// Never blocks. Returns [`PeerState::Gone`] on any error, even if the queue is full.
+pub fn send_rendezvous_byte(socket: c_int) -> PeerState {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-    match borrow(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
-        Some(Ok(_)) => Peer::Here,
-        _ => Peer::Gone,
+    match borrow_descriptor(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
+        Some(Ok(_)) => PeerState::Present,
+        _ => PeerState::Gone,
     }
 }
 
@@ -207,16 +207,16 @@ pub enum Handover {
     /// A message has arrived, with these descriptors.
     Message(Vec<OwnedFd>),
     /// The socket was shut down, or the peer has closed it.
-    Over,
+    Closed,
 }
 
 /// Receives a message from the rendezvous socket of a pipe ([`send_rendezvous_byte`]). Never
 /// blocks.
 #[must_use]
 pub fn receive(socket: c_int) -> Handover {
-    let Some(fd) = borrow(socket) else { return Handover::Over };
+    let Some(fd) = borrow_descriptor(socket) else { return Handover::Closed };
     match crate::descriptor::try_receive(fd, &mut [0; 16]) {
-        Ok(Some((0, _))) | Err(_) => Handover::Over,
+        Ok(Some((0, _))) | Err(_) => Handover::Closed,
         Ok(Some((_, descriptors))) => Handover::Message(descriptors),
         Ok(None) => Handover::Nothing,
     }
@@ -227,7 +227,7 @@ pub fn receive(socket: c_int) -> Handover {
 /// the shutdown under the lock that queues messages (`unix_dgram_sendmsg`), so no message is lost
 /// in between.
 pub fn close_rendezvous(socket: c_int) {
-    if let Some(fd) = borrow(socket) {
+    if let Some(fd) = borrow_descriptor(socket) {
         // An error means that the socket has already been shut down.
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
     }
@@ -242,7 +242,7 @@ pub const RESTRICTING_OPTIONS: [i32; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_S
 /// Returns true if the descriptor is open only for writing.
 #[must_use]
 pub fn is_write_only(number: c_int) -> bool {
-    let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
+    let flags = borrow_descriptor(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }
 
@@ -270,10 +270,10 @@ pub fn fork_detached() -> crate::Result<ForkSide> {
     if pid == 0 {
         return match clone_process() {
             0 => Ok(ForkSide::Child),
-            _ => exit(0),
+            _ => exit_immediately(0),
         };
     }
-    let failed = (pid < 0).then(|| crate::Error::last("clone", "a process that pours"));
+    let failed = (pid < 0).then(|| crate::Error::last_os_error("clone", "a process that pours"));
     if failed.is_none() {
         // SAFETY: waitpid(2) with a null status pointer writes nothing.
         while unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) } < 0 && errno() == EINTR {
@@ -292,7 +292,7 @@ fn clone_process() -> libc::pid_t {
 }
 
 /// Exits the process at once, without running any exit handler.
-pub fn exit(status: c_int) -> ! {
+pub fn exit_immediately(status: c_int) -> ! {
     // SAFETY: _exit(2) always succeeds.
     unsafe { libc::_exit(status) }
 }
@@ -320,9 +320,9 @@ pub fn close_descriptors_except(keep: &mut [c_int]) {
 
 /// Makes descriptor `number` of the program refer to the file of `by`. Keeps the FD_CLOEXEC and
 /// O_NONBLOCK flags of `number`.
-pub fn replace(number: c_int, by: BorrowedFd<'_>) {
+pub fn replace_descriptor(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
-    let Some(old) = borrow(number) else { return };
+    let Some(old) = borrow_descriptor(number) else { return };
     let kept = rustix::io::fcntl_getfd(old).unwrap_or(rustix::io::FdFlags::empty());
     if let Ok(flags) = rustix::fs::fcntl_getfl(old) {
         let nonblocking = flags & rustix::fs::OFlags::NONBLOCK;
@@ -338,7 +338,7 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
 /// bytes read; 0 at the end of the file or on an error.
 pub fn read_retrying_interrupts(number: c_int, room: &mut [u8]) -> usize {
     let read = |fd| retry_on_intr(|| rustix::io::read(fd, &mut *room)).ok();
-    borrow(number).and_then(read).unwrap_or(0)
+    borrow_descriptor(number).and_then(read).unwrap_or(0)
 }
 
 /// Writes all of `bytes`, and repeats calls that a signal interrupts. Returns false on an error.
@@ -382,7 +382,7 @@ pub fn is_used_by_stdio(number: c_int) -> bool {
 /// for any other descriptor.
 #[must_use]
 pub fn regular_file_size(number: c_int) -> Option<u64> {
-    let fd = borrow(number)?;
+    let fd = borrow_descriptor(number)?;
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
     let reads = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDONLY;
     let stat = rustix::fs::fstat(fd).ok()?;
@@ -393,7 +393,7 @@ pub fn regular_file_size(number: c_int) -> Option<u64> {
 
 /// Sets the file position of a descriptor to byte `at`.
 pub fn seek(number: c_int, at: u64) {
-    if let Some(fd) = borrow(number) {
+    if let Some(fd) = borrow_descriptor(number) {
         // Callers pass seekable files only.
         let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(at));
     }
@@ -402,7 +402,7 @@ pub fn seek(number: c_int, at: u64) {
 /// Returns the file position of a descriptor in bytes; `None` if its file has no position.
 #[must_use]
 pub fn position(number: c_int) -> Option<u64> {
-    rustix::fs::seek(borrow(number)?, rustix::fs::SeekFrom::Current(0)).ok()
+    rustix::fs::seek(borrow_descriptor(number)?, rustix::fs::SeekFrom::Current(0)).ok()
 }
 
 /// Runs `body` with all signals blocked, so that a thread started by `body` inherits the blocked

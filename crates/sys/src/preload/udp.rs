@@ -1,6 +1,6 @@
 //! Facts about a UDP socket of the program.
 
-use super::{borrow, errno, set_errno};
+use super::{borrow_descriptor, errno, set_errno};
 use rustix::net::{SocketAddrAny, sockopt};
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -98,7 +98,7 @@ impl ControlMessages {
 
     /// Returns true if the set contains `message`.
     #[must_use]
-    pub const fn has(self, message: ControlMessage) -> bool {
+    pub const fn contains(self, message: ControlMessage) -> bool {
         self.0 & 1 << message as u8 != 0
     }
 }
@@ -168,7 +168,7 @@ pub fn is_udp_socket(number: c_int) -> bool {
 /// Returns the facts about a descriptor; `None` if it is not a bound UDP socket.
 #[must_use]
 pub fn udp_socket_facts(number: c_int) -> Option<UdpSocketFacts> {
-    let socket = borrow(number).filter(|_| is_udp_socket(number))?;
+    let socket = borrow_descriptor(number).filter(|_| is_udp_socket(number))?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
     let peer: Option<SocketAddrAny> = rustix::net::getpeername(socket).ok().flatten();
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -255,7 +255,7 @@ pub fn is_receive_buffer_option(level: c_int, name: c_int) -> bool {
 /// the size has not been changed.
 #[must_use]
 pub fn replace_receive_buffer_size(number: c_int, bytes: c_int) -> Option<c_int> {
-    let socket = borrow(number)?;
+    let socket = borrow_descriptor(number)?;
     // The kernel returns twice the size that was set.
     let before = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)? / 2;
     let (saved, size) = (errno(), usize::try_from(bytes).ok()?);
@@ -268,7 +268,7 @@ pub fn replace_receive_buffer_size(number: c_int, bytes: c_int) -> Option<c_int>
 /// Returns the receive timeout of a socket; `None` if no timeout is set.
 #[must_use]
 pub fn receive_timeout(number: c_int) -> Option<Duration> {
-    sockopt::socket_timeout(borrow(number)?, sockopt::Timeout::Recv).ok().flatten()
+    sockopt::socket_timeout(borrow_descriptor(number)?, sockopt::Timeout::Recv).ok().flatten()
 }
 
 /// Returns the number of datagrams that the kernel has dropped for a socket; 0 if the number is

@@ -35,7 +35,7 @@ struct Window {
     /// Offset in the file of the byte that the buffer's first byte represents.
     at: AtomicU64,
     /// True once the program has accessed the buffer's pages.
-    observed: AtomicBool,
+    touched: AtomicBool,
 }
 
 static WINDOWS: [Window; WINDOWS_MAX] = [const {
@@ -45,7 +45,7 @@ static WINDOWS: [Window; WINDOWS_MAX] = [const {
         len: AtomicUsize::new(0),
         number: AtomicUsize::new(0),
         at: AtomicU64::new(0),
-        observed: AtomicBool::new(false),
+        touched: AtomicBool::new(false),
     }
 }; WINDOWS_MAX];
 
@@ -80,7 +80,7 @@ extern "C" fn on_fault(
     for window in &WINDOWS {
         let base = window.base.load(Ordering::Acquire);
         if base != 0 && (base..base + window.span.load(Ordering::Relaxed)).contains(&address) {
-            window.observed.store(true, Ordering::Relaxed);
+            window.touched.store(true, Ordering::Relaxed);
             window.restore();
             return;
         }
@@ -122,7 +122,7 @@ pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
             }
         }
     };
-    if window.observed.load(Ordering::Relaxed) {
+    if window.touched.load(Ordering::Relaxed) {
         return false;
     }
     window.len.store(0, Ordering::Relaxed);
@@ -147,7 +147,7 @@ pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
 /// Returns the file descriptor and the file offset that correspond to the start of a range, if the
 /// range lies inside a window; `None` for any other range.
 #[must_use]
-pub fn find(from: usize, count: usize) -> Option<(usize, u64)> {
+pub fn find_window(from: usize, count: usize) -> Option<(usize, u64)> {
     WINDOWS.iter().find_map(|window| {
         let base = window.base.load(Ordering::Relaxed);
         let inside = from.checked_sub(base).filter(|_| base != 0)?;
@@ -193,7 +193,7 @@ impl Window {
                 (self.number.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
             read_file_into_pages(number, at, base, len);
         }
-        if !self.observed.load(Ordering::Relaxed) {
+        if !self.touched.load(Ordering::Relaxed) {
             self.base.store(0, Ordering::Release);
         }
     }

@@ -85,13 +85,13 @@ impl Frames {
 
     /// Returns the size of a frame in bytes.
     #[must_use]
-    pub fn frame(&self) -> usize {
-        self.umem.shape().frame as usize
+    pub fn frame_size(&self) -> usize {
+        self.umem.sizes().frame as usize
     }
 
     /// Returns the number of free frames, including those reserved for senders.
     #[must_use]
-    pub fn free(&self) -> usize {
+    pub fn free_count(&self) -> usize {
         self.lock_free_list().len()
     }
 
@@ -117,11 +117,11 @@ impl Frames {
         let address = bytes.as_ptr().addr().checked_sub(base)? as u64;
         let length = u32::try_from(bytes.len()).ok()?;
         let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & RECEIVED != 0;
-        let holds = self.umem.holds(address, length);
+        let holds = self.umem.is_in_one_frame(address, length);
         (holds && self.umem.frame_at_address(address).is_some_and(here)).then_some(XdpDescriptor {
             address,
             length,
-            continues: false,
+            is_continued: false,
         })
     }
 
@@ -131,7 +131,7 @@ impl Frames {
     pub fn copy(&self, address: u64, to: &mut [u8]) -> bool {
         let length = u32::try_from(to.len()).unwrap_or(u32::MAX);
         let at = usize::try_from(address).unwrap_or(usize::MAX);
-        self.umem.holds(address, length) && self.umem.memory().copy(at, to)
+        self.umem.is_in_one_frame(address, length) && self.umem.memory().copy(at, to)
     }
 
     /// Binds a new socket to a queue of an interface. The first call registers the UMEM with the
@@ -225,7 +225,7 @@ unsafe impl Lender for Frames {
     }
 
     fn segment_size(&self) -> usize {
-        self.frame()
+        self.frame_size()
     }
 
     fn segment_count(&self) -> usize {
@@ -266,7 +266,7 @@ mod tests {
     fn xdp_frame_has_one_owner_at_a_time() {
         let frames = create_frames();
         let mut lent = Vec::new();
-        assert_eq!((frames.take_free_frames(3, &mut lent), frames.free()), (3, 1));
+        assert_eq!((frames.take_free_frames(3, &mut lent), frames.free_count()), (3, 1));
         let at = lent[1] + 256;
         assert!(!frames.release(at) && !frames.retain(at), "the kernel has it");
         assert!(frames.mark_frame_received(at) && !frames.mark_frame_received(at), "once");
@@ -274,9 +274,9 @@ mod tests {
         assert!(within == 256 && frames.has_arrived(slot));
         frames.give_back(slot);
         assert!(!frames.has_arrived(slot));
-        assert_eq!(frames.free(), 2);
+        assert_eq!(frames.free_count(), 2);
         frames.return_to_free_list(&lent[2..]);
-        assert_eq!(frames.free(), 3);
+        assert_eq!(frames.free_count(), 3);
         assert!(!frames.mark_frame_received(1 << 40), "not of this memory");
     }
 
@@ -288,9 +288,9 @@ mod tests {
         let at = lent[0];
         assert!(frames.mark_frame_received(at) && frames.retain(at));
         frames.give_back(frames.locate_address(at).unwrap().0);
-        assert_eq!(frames.free(), 0, "the send ring has it");
+        assert_eq!(frames.free_count(), 0, "the send ring has it");
         assert!(frames.release(at) && !frames.release(at));
-        assert_eq!(frames.free(), 1);
+        assert_eq!(frames.free_count(), 1);
         let drafted = frames.take_send_frame().unwrap();
         assert!(
             !frames.has_arrived(frames.locate_address(drafted).unwrap().0),
@@ -308,7 +308,7 @@ mod tests {
         let at = lent[1];
         assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
         assert!(frames.mark_frame_received(at));
-        let expected = XdpDescriptor { address: at + 10, length: 20, continues: false };
+        let expected = XdpDescriptor { address: at + 10, length: 20, is_continued: false };
         assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
         assert!(frames.find(&[0; 20]).is_none(), "bytes outside the memory");
         frames.reserve(3);

@@ -46,7 +46,7 @@ impl XdpReceiver {
 
     /// Returns the number of frames lent to the kernel for this queue and not yet received.
     #[must_use]
-    pub const fn lent(&self) -> usize {
+    pub const fn lent_count(&self) -> usize {
         self.lent
     }
 
@@ -54,7 +54,7 @@ impl XdpReceiver {
     /// Returns the number of frames newly lent. Takes time proportional to that number.
     pub fn lend_free_frames(&mut self, target: usize) -> Result<usize> {
         let Some(fill) = self.socket.fill.as_mut() else { return Ok(0) };
-        let wanted = target.saturating_sub(self.lent).min(fill.room()? as usize);
+        let wanted = target.saturating_sub(self.lent).min(fill.free_entries()? as usize);
         if wanted == 0 {
             return Ok(0);
         }
@@ -95,8 +95,8 @@ impl XdpReceiver {
     }
 
     /// Returns the number of received descriptors that wait in the receive ring.
-    pub fn unread(&self) -> Result<u32> {
-        self.socket.rx.as_ref().map_or(Ok(0), super::ring::RxRing::waiting)
+    pub fn received_count(&self) -> Result<u32> {
+        self.socket.rx.as_ref().map_or(Ok(0), super::ring::RxRing::pending_entries)
     }
 
     /// Returns the socket's counters.

@@ -27,7 +27,7 @@ pub struct XdpDescriptor {
     /// Length of the packet or part in bytes.
     pub length: u32,
     /// True if the next descriptor continues the packet.
-    pub continues: bool,
+    pub is_continued: bool,
 }
 
 /// The ring of frames lent to the kernel for reception.
@@ -64,13 +64,13 @@ impl FillRing {
     }
 
     /// Returns the number of free entries of the fill ring.
-    pub fn room(&self) -> Result<u32> {
-        self.0.room()
+    pub fn free_entries(&self) -> Result<u32> {
+        self.0.free_entries()
     }
 
     /// Returns the number of frames in the fill ring that the kernel has not taken yet.
-    pub fn waiting(&self) -> Result<u32> {
-        Ok(self.0.size - self.0.room()?)
+    pub fn pending_entries(&self) -> Result<u32> {
+        Ok(self.0.size - self.0.free_entries()?)
     }
 }
 
@@ -97,31 +97,31 @@ impl RxRing {
         self.0.take(most, |ring, at| {
             let (address, length) = (ring.memory.word(at)?, ring.memory.word32(at + 8)?);
             let continues = ring.memory.word32(at + 12)? & XDP_PKT_CONTD != 0;
-            if !ring.umem.holds(address, length) {
+            if !ring.umem.is_in_one_frame(address, length) {
                 return None;
             }
-            into.push(XdpDescriptor { address, length, continues });
+            into.push(XdpDescriptor { address, length, is_continued: continues });
             Some(())
         })
     }
 
     /// Returns the number of descriptors of received packets that wait in the ring.
-    pub fn waiting(&self) -> Result<u32> {
+    pub fn pending_entries(&self) -> Result<u32> {
         self.0.available()
     }
 }
 
 impl TxRing {
     /// Returns the number of descriptors to send that the kernel has not yet taken from the ring.
-    pub fn waiting(&self) -> Result<u32> {
-        Ok(self.0.size - self.0.room()?)
+    pub fn pending_entries(&self) -> Result<u32> {
+        Ok(self.0.size - self.0.free_entries()?)
     }
 
     /// Replaces all descriptors that the kernel has not yet taken by those in `all`, of which there
     /// must be at least as many. Correct only if the kernel reads the ring only during calls of
     /// this process.
     pub(super) fn rewrite(&mut self, all: &[XdpDescriptor]) -> Result<()> {
-        let old = self.waiting()?;
+        let old = self.pending_entries()?;
         self.0.index = self.0.index.wrapping_sub(old);
         let count = self.enqueue(all)?;
         debug_assert!(count == all.len() && count >= old as usize, "the kernel knows of {old}");
@@ -129,8 +129,8 @@ impl TxRing {
     }
 
     /// Makes the kernel skip the last `entries` descriptors in the ring instead of sending them.
-    pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
-        let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
+    pub(super) fn skip_last(&mut self, entries: usize) -> Result<()> {
+        let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.pending_entries()?);
         for number in 1..=entries {
             let at = self.0.entry_offset(self.0.index.wrapping_sub(number));
             if !(self.0.memory.set_word(at, SKIPPED_ENTRY_ADDRESS)
@@ -146,8 +146,8 @@ impl TxRing {
     /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if [`TxRing::needs_wakeup`] returns true.
     pub fn enqueue(&mut self, descriptors: &[XdpDescriptor]) -> Result<usize> {
         self.0.produce(descriptors, |ring, at, descriptor| {
-            let XdpDescriptor { address, length, continues } = *descriptor;
-            ring.umem.holds(address, length)
+            let XdpDescriptor { address, length, is_continued: continues } = *descriptor;
+            ring.umem.is_in_one_frame(address, length)
                 && ring.memory.set_word(at, address)
                 && ring.memory.set_word32(at + 8, length)
                 && ring.memory.set_word32(at + 12, if continues { XDP_PKT_CONTD } else { 0 })
@@ -155,8 +155,8 @@ impl TxRing {
     }
 
     /// Returns the number of free entries of the send ring.
-    pub fn room(&self) -> Result<u32> {
-        self.0.room()
+    pub fn free_entries(&self) -> Result<u32> {
+        self.0.free_entries()
     }
 
     /// Returns true if the kernel must be woken to send new descriptors.
@@ -242,13 +242,13 @@ impl EntryRing {
     }
 
     /// Returns the number of free entries, which a producer may write.
-    fn room(&self) -> Result<u32> {
+    fn free_entries(&self) -> Result<u32> {
         let theirs = self.memory.word32(self.consumer).ok_or_else(|| self.corrupt_error())?;
         self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt_error())
     }
 
     fn produce<T>(&mut self, all: &[T], write: impl Fn(&Self, usize, &T) -> bool) -> Result<usize> {
-        let room = (self.room()? as usize).min(all.len());
+        let room = (self.free_entries()? as usize).min(all.len());
         let mut done = 0;
         for entry in all.iter().take(room) {
             let index = self.index.wrapping_add(done);
@@ -352,7 +352,8 @@ mod tests {
         theirs.set_word32(216, 60);
         theirs.set_word32(220, 1);
         assert_eq!(rx.take(&mut pieces, 100).unwrap(), 2);
-        let piece = |address, length, continues| XdpDescriptor { address, length, continues };
+        let piece =
+            |address, length, continues| XdpDescriptor { address, length, is_continued: continues };
         assert_eq!(pieces, [piece(2048, 2000, false), piece(100, 60, true)]);
         assert_eq!(theirs.word32(64), Some(2), "their places are given back");
 
@@ -364,7 +365,7 @@ mod tests {
         }
         theirs.set_word32(64, 0);
         assert_eq!(fill.lend(&[0; 9]).unwrap(), 5, "as many as find room");
-        assert_eq!((fill.lend(&[0]).unwrap(), fill.waiting().unwrap()), (0, SIZE));
+        assert_eq!((fill.lend(&[0]).unwrap(), fill.pending_entries().unwrap()), (0, SIZE));
         assert_eq!(theirs.word32(0), Some(SIZE));
     }
 
@@ -378,9 +379,9 @@ mod tests {
             let refused = rx.take(&mut Vec::new(), 1).unwrap_err();
             assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
             let mut tx = TxRing(entry_ring(16).0);
-            let descriptor = XdpDescriptor { address, length, continues: false };
+            let descriptor = XdpDescriptor { address, length, is_continued: false };
             assert_eq!(tx.enqueue(&[descriptor]).unwrap_err().errno, libc::EINVAL);
-            assert_eq!(tx.room().unwrap(), SIZE, "nothing was given");
+            assert_eq!(tx.free_entries().unwrap(), SIZE, "nothing was given");
         }
         let (mut completion, theirs) = completion_ring();
         theirs.set_word(192, 8192);

@@ -48,7 +48,7 @@ struct SendRingEntry {
     at: XdpDescriptor,
     /// True if the kernel has read this entry without publishing its new read position. If the
     /// entry's packet is queued again, only the new entry counts as a packet.
-    ghost: bool,
+    is_ghost: bool,
 }
 
 /// A packet, or a part of one, to be queued for sending.
@@ -100,12 +100,12 @@ impl XdpSender {
     /// Returns the maximum length of a packet in bytes.
     #[must_use]
     pub fn packet_length_max(&self) -> usize {
-        self.frames.frame() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
+        self.frames.frame_size() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
     }
 
     /// Returns the number of queued packets that the kernel has not yet taken.
     #[must_use]
-    pub const fn packets(&self) -> usize {
+    pub const fn queued_packet_count(&self) -> usize {
         self.packets
     }
 
@@ -128,13 +128,13 @@ impl XdpSender {
     pub fn enqueue(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         // Keeps room for one packet, so that a dropped one can be put back.
-        if (tx.room()? as usize) < 2 * FRAGMENTS_MAX {
+        if (tx.free_entries()? as usize) < 2 * FRAGMENTS_MAX {
             return Ok(false);
         }
         let mut entries = [XdpDescriptor::default(); FRAGMENTS_MAX];
         let count = match packet {
             TxPacket::InPlace(descriptor) => {
-                entries[0] = XdpDescriptor { continues: false, ..descriptor };
+                entries[0] = XdpDescriptor { is_continued: false, ..descriptor };
                 usize::from(self.frames.retain(descriptor.address))
             }
             TxPacket::Copied(bytes) => copy_into_frames(&self.frames, bytes, &mut entries),
@@ -145,7 +145,7 @@ impl XdpSender {
         }
         let given = tx.enqueue(entries)?;
         debug_assert_eq!(given, entries.len(), "there was room");
-        self.queued.extend(entries.iter().map(|at| SendRingEntry { at: *at, ghost: false }));
+        self.queued.extend(entries.iter().map(|at| SendRingEntry { at: *at, is_ghost: false }));
         self.packets += 1;
         self.in_flight += entries.len();
         Ok(true)
@@ -181,8 +181,8 @@ impl XdpSender {
     pub fn withdraw(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(0) };
         let packets = std::mem::take(&mut self.packets);
-        let ghosts = self.queued.iter().take_while(|entry| entry.ghost).count();
-        tx.forget(self.queued.len() - ghosts)?;
+        let ghosts = self.queued.iter().take_while(|entry| entry.is_ghost).count();
+        tx.skip_last(self.queued.len() - ghosts)?;
         for entry in self.queued.drain(ghosts..) {
             self.in_flight -= usize::from(self.frames.release(entry.at.address));
         }
@@ -195,10 +195,10 @@ impl XdpSender {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
             return Ok(WakeOutcome::Done);
         };
-        let mut left = tx.waiting()?;
+        let mut left = tx.pending_entries()?;
         while left > 0 {
             let woken = self.socket.wake_tx()?;
-            let before = std::mem::replace(&mut left, tx.waiting()?);
+            let before = std::mem::replace(&mut left, tx.pending_entries()?);
             if woken != WakeOutcome::Done || left == before {
                 return Ok(woken);
             }
@@ -225,17 +225,17 @@ impl XdpSender {
     /// counted before.
     fn remove_taken_entries(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
-        let left = tx.waiting()? as usize;
+        let left = tx.pending_entries()? as usize;
         let mut taken = 0;
         while self.queued.len() > left {
-            let Some(SendRingEntry { at, ghost: false }) = self.queued.pop_front() else {
+            let Some(SendRingEntry { at, is_ghost: false }) = self.queued.pop_front() else {
                 continue;
             };
-            if self.last.last().is_none_or(|last| !last.continues) {
+            if self.last.last().is_none_or(|last| !last.is_continued) {
                 self.last.clear();
             }
             self.last.push(at);
-            taken += usize::from(!at.continues);
+            taken += usize::from(!at.is_continued);
         }
         self.packets = self.packets.saturating_sub(taken);
         Ok(taken)
@@ -244,10 +244,10 @@ impl XdpSender {
     /// Makes the first waiting packet a ghost: a packet that the kernel has taken without
     /// publishing its new read position.
     fn mark_first_packet_as_ghost(&mut self) {
-        for entry in self.queued.iter_mut().skip_while(|entry| entry.ghost) {
-            entry.ghost = true;
+        for entry in self.queued.iter_mut().skip_while(|entry| entry.is_ghost) {
+            entry.is_ghost = true;
             self.last.push(entry.at);
-            if !entry.at.continues {
+            if !entry.at.is_continued {
                 self.packets -= 1;
                 return;
             }
@@ -258,14 +258,14 @@ impl XdpSender {
     /// it. Returns false if the ring has no room for it.
     fn put_back(&mut self) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
-        if (tx.room()? as usize) < self.last.len() {
+        if (tx.free_entries()? as usize) < self.last.len() {
             return Ok(false);
         }
-        let ghosts = self.queued.iter().take_while(|entry| entry.ghost).count();
+        let ghosts = self.queued.iter().take_while(|entry| entry.is_ghost).count();
         for (number, at) in self.last.drain(..).enumerate() {
             // The frame is used once more, because its failed transmission completes separately.
             self.in_flight += usize::from(self.frames.retain(at.address));
-            self.queued.insert(ghosts + number, SendRingEntry { at, ghost: false });
+            self.queued.insert(ghosts + number, SendRingEntry { at, is_ghost: false });
         }
         self.packets += 1;
         let all: Vec<XdpDescriptor> = self.queued.iter().map(|entry| entry.at).collect();
@@ -281,7 +281,7 @@ fn copy_into_frames(
     bytes: &[u8],
     entries: &mut [XdpDescriptor; FRAGMENTS_MAX],
 ) -> usize {
-    let parts = bytes.chunks(frames.frame());
+    let parts = bytes.chunks(frames.frame_size());
     let count = parts.len();
     if count >= FRAGMENTS_MAX {
         return 0;
@@ -294,7 +294,7 @@ fn copy_into_frames(
         let pasted = frames.umem().memory().store_bytes(at, part);
         debug_assert!(pasted, "a frame is in the memory");
         let length = u32::try_from(part.len()).unwrap_or(0);
-        *entry = XdpDescriptor { address, length, continues: done + 1 < count };
+        *entry = XdpDescriptor { address, length, is_continued: done + 1 < count };
         done += 1;
     }
     if done == count {

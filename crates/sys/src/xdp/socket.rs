@@ -18,7 +18,7 @@ pub enum CopyMode {
     Copy,
     /// Zero-copy if the driver supports it, otherwise copies by the kernel.
     /// [`XdpSocket::is_zero_copy`] returns the mode in effect.
-    Either,
+    Auto,
 }
 
 /// Parameters with which an AF_XDP socket is opened.
@@ -47,7 +47,7 @@ impl SocketSettings {
     /// Creates the parameters of a socket with four rings of `entries` entries each.
     #[must_use]
     pub const fn new(interface: u32, queue: u32, entries: u32) -> Self {
-        let (mode, fragments) = (CopyMode::Either, false);
+        let (mode, fragments) = (CopyMode::Auto, false);
         let [fill, completion, rx, tx] = [entries; 4];
         Self { interface, queue, mode, fragments, fill, completion, rx, tx }
     }
@@ -60,7 +60,7 @@ pub enum WakeOutcome {
     Done,
     /// The kernel has taken some packets. The caller must wake it again later for the remaining
     /// packets.
-    Again,
+    Retry,
     /// The device had no room for the packet that the kernel took last, and dropped the packet.
     Refused,
 }
@@ -107,7 +107,7 @@ impl XdpSocket {
     /// CAP_IPC_LOCK.
     pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
         let socket = open_unbound_socket()?;
-        let shape = umem.shape();
+        let shape = umem.sizes();
         let registration = Registration {
             address: umem.memory().base().as_ptr().expose_provenance() as u64,
             bytes: umem.bytes(),
@@ -159,7 +159,7 @@ impl XdpSocket {
         use rustix::io::Errno;
         match rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT) {
             Ok(_) => Ok(WakeOutcome::Done),
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(WakeOutcome::Again),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(WakeOutcome::Retry),
             Err(Errno::BUSY) => Ok(WakeOutcome::Refused),
             Err(error) => Err(error).context("sendto", "an AF_XDP socket"),
         }
@@ -249,7 +249,7 @@ fn bind_flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     let mode = match settings.mode {
         CopyMode::ZeroCopy => uapi::XDP_ZEROCOPY,
         CopyMode::Copy => uapi::XDP_COPY,
-        CopyMode::Either => 0,
+        CopyMode::Auto => 0,
     };
     let fragments = if settings.fragments { uapi::XDP_USE_SG } else { 0 };
     uapi::XDP_USE_NEED_WAKEUP | mode | fragments

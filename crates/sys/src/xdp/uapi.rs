@@ -110,5 +110,5 @@ pub(super) fn bind(
         libc::bind(socket.as_raw_fd(), (&raw const address).cast::<libc::sockaddr>(), length)
     };
     let target = || format!("AF_XDP queue {queue} of interface {interface}");
-    if answer == 0 { Ok(()) } else { Err(Error::last("bind", target())) }
+    if answer == 0 { Ok(()) } else { Err(Error::last_os_error("bind", target())) }
 }

@@ -43,7 +43,7 @@ impl Umem {
 
     /// Returns the size and number of the frames, and the headroom.
     #[must_use]
-    pub const fn shape(&self) -> UmemSizes {
+    pub const fn sizes(&self) -> UmemSizes {
         self.shape
     }
 
@@ -81,7 +81,7 @@ impl Umem {
 
     /// Returns true if the `length` bytes at `address` are in one frame.
     #[must_use]
-    pub fn holds(&self, address: u64, length: u32) -> bool {
+    pub fn is_in_one_frame(&self, address: u64, length: u32) -> bool {
         let within = address % u64::from(self.shape.frame) + u64::from(length);
         self.frame_at_address(address).is_some() && within <= u64::from(self.shape.frame)
     }
@@ -97,8 +97,8 @@ mod tests {
         let umem = Umem::create("sys-test", shape).unwrap();
         assert_eq!((umem.bytes(), umem.memory().len()), (6144, 8192));
         assert_eq!((umem.address(2), umem.frame_at_address(4097)), (4096, Some(2)));
-        assert!(umem.holds(4096 + 48, 2000) && !umem.holds(4096 + 49, 2000));
-        assert!(!umem.holds(6144, 0) && !umem.holds(u64::MAX, u32::MAX));
+        assert!(umem.is_in_one_frame(4096 + 48, 2000) && !umem.is_in_one_frame(4096 + 49, 2000));
+        assert!(!umem.is_in_one_frame(6144, 0) && !umem.is_in_one_frame(u64::MAX, u32::MAX));
         for frame in [0, 1024, 3000, 1 << 20] {
             let refused = Umem::create("sys-test", UmemSizes { frame, ..shape });
             assert_eq!(refused.unwrap_err().errno, libc::EINVAL);

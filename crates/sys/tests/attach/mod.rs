@@ -11,7 +11,7 @@ use streamline_sys as sys;
 use sys::bpf::ring::{ProgramRings, RingsLayout};
 use sys::bpf::{
     Btf, BtfBuilder, ChainPosition, FunctionInfo, Link, LoadParameters, Map, ObjectKind, Program,
-    ProgramKind, RingBuffer, Side, SourceInfo, XdpMode,
+    ProgramKind, RingBuffer, SourceInfo, TrafficDirection, XdpMode,
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, QdiscMode};
@@ -92,7 +92,11 @@ pub(crate) fn attach_step_by_step() {
             match step {
                 1 => kept.push(Box::new(program(ProgramKind::Tc, -1))),
                 2 | 3 => {
-                    let side = if step == 2 { Side::Ingress } else { Side::Egress };
+                    let side = if step == 2 {
+                        TrafficDirection::Ingress
+                    } else {
+                        TrafficDirection::Egress
+                    };
                     let program = program(ProgramKind::Tc, -1);
                     links
                         .push(Link::tcx(&program, index, side, ChainPosition::Head, None).unwrap());

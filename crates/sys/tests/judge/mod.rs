@@ -54,7 +54,7 @@ impl KernelJudge {
         let before = vec![0; program.counters.len()];
         let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
         let has_a_clock = program.code.contains(&insn::Insn::call(insn::Helper::KtimeNs));
-        let Program { hook: place, edits, .. } = *program;
+        let Program { hook: place, edits_frames: edits, .. } = *program;
         Ok(Self { loaded, maps, states, before, place, has_a_clock, edits })
     }
 
@@ -86,19 +86,20 @@ impl TwinRunner for KernelJudge {
         let hidden = if self.place.reads_by_helper() { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
         let run = match (self.edits, self.place) {
-            (true, _) => {
-                self.loaded.test_run_output(&frame).map(|(run, left)| (run.value, Some(left)))
-            }
+            (true, _) => self
+                .loaded
+                .test_run_output(&frame)
+                .map(|(run, left)| (run.return_value, Some(left))),
             (false, Hook::Cgroup) => self.loaded.test_run_with_cb(&frame).map(|(run, verdict)| {
-                assert_eq!(run.value, 1, "whatever it finds, the packet goes on");
+                assert_eq!(run.return_value, 1, "whatever it finds, the packet goes on");
                 (verdict, None)
             }),
-            (false, _) => self.loaded.test_run(&frame, 1).map(|run| (run.value, None)),
+            (false, _) => self.loaded.test_run(&frame, 1).map(|run| (run.return_value, None)),
         };
         match run {
             Ok((value, frame)) => {
                 let (outcome, counted) = (Outcome::decode(value), self.counted());
-                TwinVerdict::Answered { outcome, counted, frame }
+                TwinVerdict::Answered { outcome, counter_increases: counted, frame }
             }
             Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {
                 TwinVerdict::Refused(error.to_string())

@@ -1,7 +1,7 @@
 //! Captures of the protocols that filters parse: HTTP/1, DNS, TLS, and the first bytes of SSH, RTSP
 //! and telnet.
 
-use super::talk::{ConnectionCapture, concat_captures};
+use super::connection_capture::{ConnectionCapture, concat_captures};
 use crate::packet::Frame;
 use crate::random::Random;
 use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame};
@@ -34,32 +34,42 @@ pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
                     not HTTP any more";
     let proceed = content::http_response("100 Continue", "", b"");
     vec![
-        ("plain", talk(31).client(get("/")).server(ok()).close()),
-        ("pipelined", talk(32).client(pipelined).server(answers).close()),
-        ("chunked", talk(33).client(get("/")).server(chunked(700)).close()),
-        ("chunked-small", talk(34).client(get("/")).server(chunked(3)).close()),
-        ("trailer", talk(35).client(get("/")).server(trailer).close()),
-        ("packed", talk(36).client(get("/")).server(packed).close()),
-        ("until-close", talk(37).client(get("/")).server(answer("", &page)).close()),
+        ("plain", talk(31).send_from_client(get("/")).send_from_server(ok()).close()),
+        ("pipelined", talk(32).send_from_client(pipelined).send_from_server(answers).close()),
+        ("chunked", talk(33).send_from_client(get("/")).send_from_server(chunked(700)).close()),
+        ("chunked-small", talk(34).send_from_client(get("/")).send_from_server(chunked(3)).close()),
+        ("trailer", talk(35).send_from_client(get("/")).send_from_server(trailer).close()),
+        ("packed", talk(36).send_from_client(get("/")).send_from_server(packed).close()),
+        (
+            "until-close",
+            talk(37).send_from_client(get("/")).send_from_server(answer("", &page)).close(),
+        ),
         (
             "not-modified",
             talk(38)
-                .client(get("/"))
-                .server(content::head_response("304 Not Modified", 2_500))
+                .send_from_client(get("/"))
+                .send_from_server(content::head_response("304 Not Modified", 2_500))
                 .close(),
         ),
-        ("upgraded", talk(39).client(get("/chat")).server(upgrade).client("and so on").close()),
+        (
+            "upgraded",
+            talk(39)
+                .send_from_client(get("/chat"))
+                .send_from_server(upgrade)
+                .send_from_client("and so on")
+                .close(),
+        ),
         (
             "form",
             talk(40)
-                .client(content::post_request(HOST, "/search", "q=streams"))
-                .server([proceed, ok()].concat())
+                .send_from_client(content::post_request(HOST, "/search", "q=streams"))
+                .send_from_server([proceed, ok()].concat())
                 .close(),
         ),
         (
             "gap-in-body",
             talk(41)
-                .client(get("/"))
+                .send_from_client(get("/"))
                 .send_from_server_in_order(
                     &content::ok_response("text/plain", &content::html_page(6_000)),
                     &[0, 1, 3, 4],
@@ -67,16 +77,31 @@ pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
                 .close(),
         ),
         ("byte-by-byte", byte_by_byte_connection()),
-        ("other-port", ConnectionCapture::new(43, 8_123).client(get("/")).server(ok()).close()),
-        ("no-http", talk(44).client("HELO there\r\n").server("250 nobody\r\n").close()),
+        (
+            "other-port",
+            ConnectionCapture::new(43, 8_123)
+                .send_from_client(get("/"))
+                .send_from_server(ok())
+                .close(),
+        ),
+        (
+            "no-http",
+            talk(44).send_from_client("HELO there\r\n").send_from_server("250 nobody\r\n").close(),
+        ),
         (
             "wrong",
             talk(45)
-                .client("GET / HTTP/1.1\r\nHost : a\r\nContent-Length: x\r\n\r\n")
-                .server("HTTP/1.1 2OO OK\r\n\r\n")
+                .send_from_client("GET / HTTP/1.1\r\nHost : a\r\nContent-Length: x\r\n\r\n")
+                .send_from_server("HTTP/1.1 2OO OK\r\n\r\n")
                 .close(),
         ),
-        ("six", ConnectionCapture::new_over_ipv6(46, 80).client(get("/six")).server(ok()).close()),
+        (
+            "six",
+            ConnectionCapture::new_over_ipv6(46, 80)
+                .send_from_client(get("/six"))
+                .send_from_server(ok())
+                .close(),
+        ),
     ]
 }
 
@@ -85,10 +110,10 @@ pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
 fn byte_by_byte_connection() -> Capture {
     let mut talk = ConnectionCapture::new(42, 80);
     for byte in content::get_request(HOST, "/slow") {
-        talk = talk.client([byte]);
+        talk = talk.send_from_client([byte]);
     }
     for byte in content::ok_response("text/plain", b"slowly") {
-        talk = talk.server([byte]);
+        talk = talk.send_from_server([byte]);
     }
     talk.close()
 }
@@ -130,7 +155,8 @@ pub(super) fn dns_captures() -> Vec<(&'static str, Capture)> {
     let counted = |message: Vec<u8>| [&(message.len() as u16).to_be_bytes()[..], &message].concat();
     let both = [5, 6].map(|id| counted(content::dns_query(id, HOST, 1))).concat();
     let answers = [6, 5].map(|id| counted(content::dns_answer(id, HOST, address))).concat();
-    let stream = ConnectionCapture::new(51, 53).client(both).server(answers).close();
+    let stream =
+        ConnectionCapture::new(51, 53).send_from_client(both).send_from_server(answers).close();
     vec![("datagrams", datagrams), ("stream", stream)]
 }
 
@@ -140,18 +166,28 @@ pub(super) fn tls_captures() -> Vec<(&'static str, Capture)> {
     let flight = content::tls_server_flight(&mut random);
     let data = content::tls_application_data(&mut random, 900);
     let (begin, end) = hello.split_at(100);
-    let whole =
-        ConnectionCapture::new(61, 443).client(&hello).server(&flight).client(&data).close();
-    let pieces = ConnectionCapture::new(62, 443).client(begin).client(end).server(&flight).close();
+    let whole = ConnectionCapture::new(61, 443)
+        .send_from_client(&hello)
+        .send_from_server(&flight)
+        .send_from_client(&data)
+        .close();
+    let pieces = ConnectionCapture::new(62, 443)
+        .send_from_client(begin)
+        .send_from_client(end)
+        .send_from_server(&flight)
+        .close();
     let records = ConnectionCapture::new(63, 8_443)
-        .client(split_into_tls_records(&hello))
-        .server(&flight)
+        .send_from_client(split_into_tls_records(&hello))
+        .send_from_server(&flight)
         .close();
     let other = content::client_hello(&mut random, "other.example.org");
-    let unanswered = ConnectionCapture::new(64, 443).client(other).close();
-    let alert =
-        ConnectionCapture::new(65, 443).client(&hello).server([21, 3, 3, 0, 2, 2, 40]).close();
-    let none = ConnectionCapture::new(66, 443).client([22, 3, 1, 0xff, 0xff, 1, 0, 0]).close();
+    let unanswered = ConnectionCapture::new(64, 443).send_from_client(other).close();
+    let alert = ConnectionCapture::new(65, 443)
+        .send_from_client(&hello)
+        .send_from_server([21, 3, 3, 0, 2, 2, 40])
+        .close();
+    let none =
+        ConnectionCapture::new(66, 443).send_from_client([22, 3, 1, 0xff, 0xff, 1, 0, 0]).close();
     vec![
         ("whole", whole),
         ("pieces", pieces),
@@ -174,28 +210,28 @@ pub(super) fn text_protocol_captures() -> Vec<(&'static str, Capture)> {
     let ssh = |seed| {
         let server = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
         ConnectionCapture::new(seed, 22)
-            .server(server)
-            .client("SSH-2.0-streamline\r\n")
-            .server([0, 0, 1, 4])
+            .send_from_server(server)
+            .send_from_client("SSH-2.0-streamline\r\n")
+            .send_from_server([0, 0, 1, 4])
             .close()
     };
     let rtsp = |seed| {
         let ask = "OPTIONS rtsp://media.example.org/ RTSP/1.0\r\nCSeq: 1\r\n\r\n";
         ConnectionCapture::new(seed, 554)
-            .client(ask)
-            .server("RTSP/1.0 200 OK\r\nCSeq: 1\r\n\r\n")
+            .send_from_client(ask)
+            .send_from_server("RTSP/1.0 200 OK\r\nCSeq: 1\r\n\r\n")
             .close()
     };
     let telnet = |seed| {
         let server = b"\xff\xfb\x03\xff\xfb\x01\r\nlogin: ";
         ConnectionCapture::new(seed, 23)
-            .server(server)
-            .client(b"\xff\xfd\x03\xff\xfd\x01alice\r\n")
+            .send_from_server(server)
+            .send_from_client(b"\xff\xfd\x03\xff\xfd\x01alice\r\n")
             .close()
     };
     let mail = ConnectionCapture::new(74, 25)
-        .server("220 mail.example.org\r\n")
-        .client("EHLO me\r\n")
+        .send_from_server("220 mail.example.org\r\n")
+        .send_from_client("EHLO me\r\n")
         .close();
     let all = (75..85).map(|seed| match seed % 3 {
         0 => ssh(seed),

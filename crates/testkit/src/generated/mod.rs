@@ -1,11 +1,11 @@
 //! Generated captures. They cover every kind of traffic, file format and fault of the external
 //! captures, so that tests do not depend on files outside the repository.
 
+mod connection_capture;
 mod files;
 mod messages;
 mod packets;
 mod streams;
-mod talk;
 
 use crate::need;
 use crate::traffic::{self, Capture};
@@ -23,7 +23,7 @@ pub struct Captures {
     /// The files, in a fixed order.
     pub paths: Vec<PathBuf>,
     /// True for external captures, false for generated ones.
-    pub outside: bool,
+    pub is_external: bool,
 }
 
 impl Captures {
@@ -53,7 +53,7 @@ pub fn generated_captures() -> Captures {
     let mut paths: Vec<PathBuf> =
         generate_all_captures().into_iter().map(|(name, _)| root.join(name)).collect();
     paths.sort();
-    Captures { root: root.to_owned(), paths, outside: false }
+    Captures { root: root.to_owned(), paths, is_external: false }
 }
 
 /// Returns the path of the generated capture with this name, such as `streams/gap.pcap`.

@@ -115,11 +115,11 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
         Frame::ethernet().append_vlan_tag(9).ipv6(CLIENT6, SERVER6).udp(4000, 53, &ask),
     ];
     let extended = |header: u8, body: &[u8]| {
-        Frame::ethernet().ipv6(CLIENT6, SERVER6).extension(header, body).udp(4000, 53, &ask)
+        Frame::ethernet().ipv6(CLIENT6, SERVER6).ipv6_extension(header, body).udp(4000, 53, &ask)
     };
     let headers = vec![
-        base().options(&[1; 8]).udp(4000, 53, &ask),
-        base().options(&[0x94, 4, 0, 0]).echo(true, 1, 1, b"alert"),
+        base().ipv4_options(&[1; 8]).udp(4000, 53, &ask),
+        base().ipv4_options(&[0x94, 4, 0, 0]).echo(true, 1, 1, b"alert"),
         extended(0, &[0, 5, 2, 0, 0, 1, 0]),
         extended(60, &[0, 1, 4, 0, 0, 0, 0]),
         extended(43, &[0, 0, 0, 0, 0, 0, 0]),
@@ -175,7 +175,7 @@ pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
         ("raw", LinkType::RAW, three(&Frame::raw)),
         ("null", LinkType::NULL, three(&|| Frame::loopback(false))),
         ("null-big", LinkType::NULL, three(&|| Frame::loopback(true))),
-        ("cooked", LinkType::LINUX_SLL, three(&Frame::cooked)),
+        ("cooked", LinkType::LINUX_SLL, three(&Frame::linux_cooked_v1)),
         ("cooked2", LinkType::LINUX_SLL2, three(&Frame::linux_cooked_v2)),
         ("unknown", LinkType(147), three(&Frame::raw)),
     ];

@@ -3,15 +3,17 @@
 //!
 //! The payloads reveal incorrect reassembly: a correct peer accepts `GOOD` and discards `EVIL`.
 
-use super::talk::{ACK, ConnectionCapture, RST, SYN};
+use super::connection_capture::{ACK, ConnectionCapture, RST, SYN};
 use crate::packet::Frame;
 use crate::traffic::connection::Side;
 use crate::traffic::{CLIENT, Capture, SERVER, content, reply_frame, tcp_header};
 
 pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     let page = content::html_page(6_000);
-    let ask =
-        || ConnectionCapture::new(11, 80).client(content::get_request("www.example.org", "/page"));
+    let ask = || {
+        ConnectionCapture::new(11, 80)
+            .send_from_client(content::get_request("www.example.org", "/page"))
+    };
     let answer = content::ok_response("text/html", &page);
     vec![
         ("gap", ask().send_from_server_in_order(&answer, &[0, 1, 3, 4]).close()),
@@ -28,14 +30,14 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
         (
             "midway",
             ConnectionCapture::new_without_handshake(16, 80)
-                .client("GET / HTTP/1.1\r\n\r\n")
-                .server(&answer)
+                .send_from_client("GET / HTTP/1.1\r\n\r\n")
+                .send_from_server(&answer)
                 .close(),
         ),
         ("data-in-syn", connection_with_data_in_syn()),
         ("data-in-reset", connection_with_data_in_reset()),
-        ("reset", ask().server(&answer).reset()),
-        ("no-end", ask().server(&answer).finish_open()),
+        ("reset", ask().send_from_server(&answer).reset()),
+        ("no-end", ask().send_from_server(&answer).finish_open()),
         ("one-side", one_sided_connection()),
         ("around-zero", wrapping_sequence_numbers()),
         ("same-ports-again", connections_with_reused_ports()),
@@ -52,7 +54,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
 /// Returns a connection in which a segment of the server was lost before the capture point, so the
 /// client does not acknowledge the server's data.
 fn unacknowledged_connection() -> Capture {
-    let mut talk = ConnectionCapture::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
+    let mut talk = ConnectionCapture::new(12, 80).send_from_client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.split_into_segments(Side::Server, &content::html_page(4_000));
     talk.capture.add(200, segments[0].clone());
     talk.capture.add(200, segments[2].clone());
@@ -94,7 +96,7 @@ fn connection_with_data_in_syn() -> Capture {
 /// Returns a connection that ends with a reset carrying a diagnostic text, which is not part of the
 /// stream (RFC 9293 §3.5.3).
 fn connection_with_data_in_reset() -> Capture {
-    let mut talk = ConnectionCapture::new(19, 4000).client("GOOD DATA");
+    let mut talk = ConnectionCapture::new(19, 4000).send_from_client("GOOD DATA");
     let frame = talk.connection.segment_at_offset(Side::Server, RST | ACK, 0, b"EVIL REASON");
     talk.capture.add(200, frame);
     talk.finish_open()
@@ -102,8 +104,8 @@ fn connection_with_data_in_reset() -> Capture {
 
 fn one_sided_connection() -> Capture {
     let whole = ConnectionCapture::new(20, 80)
-        .client("GET / HTTP/1.0\r\n\r\n")
-        .server(content::html_page(3_000));
+        .send_from_client("GET / HTTP/1.0\r\n\r\n")
+        .send_from_server(content::html_page(3_000));
     let from_server = |frame: &Vec<u8>| frame[6..12] == crate::packet::TARGET_MAC;
     let frames = whole.close().frames.into_iter().map(|(_, frame)| frame);
     Capture::from_frames(frames.filter(from_server))
@@ -125,10 +127,10 @@ fn wrapping_sequence_numbers() -> Capture {
 
 /// Returns two successive connections between the same ports.
 fn connections_with_reused_ports() -> Capture {
-    let first = ConnectionCapture::new(17, 80).client(b"first or second");
+    let first = ConnectionCapture::new(17, 80).send_from_client(b"first or second");
     let (connection, mut capture) = (first.connection.clone(), first.close());
     let connection = connection.reopen(&mut capture);
-    ConnectionCapture { capture, connection }.client(b"first or second").close()
+    ConnectionCapture { capture, connection }.send_from_client(b"first or second").close()
 }
 
 /// Returns 80 concurrent connections, each of which sends a different text in two swapped segments.

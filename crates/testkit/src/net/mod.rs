@@ -17,7 +17,7 @@
 
 mod packets;
 
-pub use crate::wait::{LIMIT, wait_until};
+pub use crate::wait::{WAIT_TIMEOUT, wait_until};
 pub use packets::{Counters, counters, is_capturing, packet_sockets, wait_until_received};
 
 use crate::need;
@@ -150,7 +150,7 @@ impl Namespace {
     /// pair are up.
     ///
     /// # Panics
-    /// After [`LIMIT`].
+    /// After [`WAIT_TIMEOUT`].
     pub fn wait_until_up(&self, device: &str) {
         wait_until(&format!("{device} is up"), || {
             self.run_ip(&format!("-o link show dev {device}")).contains(" state UP ")
@@ -160,7 +160,7 @@ impl Namespace {
     /// Waits until a socket in the namespace accepts TCP connections to this address.
     ///
     /// # Panics
-    /// After [`LIMIT`].
+    /// After [`WAIT_TIMEOUT`].
     pub fn wait_until_listening(&self, address: (&str, u16)) {
         wait_until(&format!("somebody listens at {address:?}"), || {
             self.run_in_network_namespace(|| std::net::TcpStream::connect(address).is_ok())

@@ -28,7 +28,7 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
 /// backlog.
 ///
 /// # Panics
-/// After `LIMIT`, or if there is no such device.
+/// After `WAIT_TIMEOUT`, or if there is no such device.
 #[track_caller]
 pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     wait_until(&format!("{device} has received {frames} frames"), || {

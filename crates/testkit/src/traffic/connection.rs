@@ -51,7 +51,7 @@ impl Connection {
     ) -> Self {
         let parse = |text: &str| text.parse().expect("the addresses here are addresses");
         let ports = (random.within(32_768..61_000) as u16, port);
-        let sequence = (random.next() as u32, random.next() as u32);
+        let sequence = (random.next_u64() as u32, random.next_u64() as u32);
         let mut this = Self { client: parse(client), server: parse(server), ports, sequence };
         this.capture_handshake(capture);
         this

@@ -6,7 +6,8 @@ use std::net::Ipv4Addr;
 use crate::random::Random;
 
 /// The contents of a style sheet.
-pub(crate) const STYLE: &[u8] = b"body { font-family: serif; max-width: 40em; margin: auto }\n";
+pub(crate) const STYLE_SHEET: &[u8] =
+    b"body { font-family: serif; max-width: 40em; margin: auto }\n";
 
 pub(crate) fn get_request(host: &str, path: &str) -> Vec<u8> {
     http_request("GET", host, path, "", "")

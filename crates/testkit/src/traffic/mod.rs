@@ -153,7 +153,7 @@ fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
         &content::ok_response("text/html", &content::html_page(1_900)),
     );
     page.send(capture, Side::Client, &content::get_request("www.example.org", "/style.css"));
-    page.send(capture, Side::Server, &content::ok_response("text/css", content::STYLE));
+    page.send(capture, Side::Server, &content::ok_response("text/css", content::STYLE_SHEET));
     let mut sample = Connection::open(capture, random, (CLIENT, SERVER), 80);
     sample.send(capture, Side::Client, &content::get_request("www.example.org", "/sample"));
     sample.send(

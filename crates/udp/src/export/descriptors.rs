@@ -28,7 +28,7 @@ extern "C" fn end() {
 extern "C" fn before_fork() {
     catch_panic_and_preserve_errno(|| {
         origin::record_fork();
-        table::for_each_classified_socket(Socket::release);
+        table::for_each_classified_socket(Socket::return_temporarily);
     });
 }
 
@@ -36,7 +36,7 @@ extern "C" fn in_child() {
     catch_panic_and_preserve_errno(table::forget_in_child);
 }
 
-type Create = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+type SocketFn = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 
 /// Replaces `socket(2)`. Records that the program has created the socket itself, so that no other
 /// process has inherited it.
@@ -45,7 +45,7 @@ type Create = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 /// No requirements; the function is unsafe only because its type is that of a C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let Some(next) = next_function!(c"socket" as Create) else { return missing_function() };
+    let Some(next) = next_function!(c"socket" as SocketFn) else { return missing_function() };
     // SAFETY: I1; socket(2) takes any numbers.
     let number = unsafe { next(family, kind, protocol) };
     catch_panic_and_preserve_errno(|| origin::record_created_socket(number));
@@ -113,7 +113,7 @@ interpose!(
             share::record_port_selector(port);
             table::for_each_classified_socket(|socket| {
                 if socket.is_promoted_on_port(port) {
-                    socket.demote();
+                    socket.return_permanently();
                 }
             });
         }
@@ -129,7 +129,7 @@ interpose!(
         if udp::is_receive_buffer_option(level, name)
             && let Some(socket) = table::find_promoted_socket(number)
         {
-            socket.release();
+            socket.return_temporarily();
         }
     }
 );
@@ -139,7 +139,7 @@ interpose!(
 fn release_port(port: u16) {
     table::for_each_classified_socket(|socket| {
         if socket.is_promoted_on_port(port) {
-            socket.release();
+            socket.return_temporarily();
         }
     });
 }
@@ -147,7 +147,7 @@ fn release_port(port: u16) {
 /// Returns a promoted socket to the kernel permanently, by ending its ring.
 fn demote(number: c_int) {
     if let Some(socket) = table::find_promoted_socket(number) {
-        socket.demote();
+        socket.return_permanently();
     }
 }
 

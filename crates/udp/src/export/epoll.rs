@@ -1,6 +1,6 @@
 //! Epoll sets: a wait on a set also reports the datagrams in the rings of the set's sockets.
 
-use super::messages::Time;
+use super::messages::Timespec;
 use super::nudge;
 use super::receiving::EINTR;
 use super::ring_events::{RingEvent, ready_events, unreported_events};
@@ -42,7 +42,7 @@ type EpollWaitFn = unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int) ->
 type EpollPwaitFn =
     unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int, *const c_void) -> c_int;
 type EpollPwait2Fn =
-    unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, *const Time, *const c_void) -> c_int;
+    unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, *const Timespec, *const c_void) -> c_int;
 
 /// Changes a registration with the C library's `epoll_ctl`.
 pub(super) fn real_epoll_ctl(
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn epoll_ctl(
         return result;
     }
     catch_panic_and_preserve_errno(|| {
-        let may_have_rings = sets::note(set);
+        let may_have_rings = sets::record_epoll_set(set);
         if what == EPOLL_CTL_ADD && sets::is_known(number) {
             sets::record_unsupported_wait(number);
         }
@@ -89,13 +89,15 @@ pub unsafe extern "C" fn epoll_ctl(
         });
         socket.record_registration(wanted, (set, number));
         if !may_have_rings {
-            socket.demote();
+            socket.return_permanently();
         }
         // Sync point, waiting: a thread that begins to wait later finds the registration.
         let known = wanted.filter(|known| known.is_for_input() && socket.is_promoted());
         let is_needed = |known: &Registration| match known.is_one_shot() {
             true => socket.has_datagram(),
-            false => waiting::has_waiter(set) && (report::spins() || !socket.fall_asleep()),
+            false => {
+                waiting::has_waiter(set) && (report::is_spin_requested() || !socket.fall_asleep())
+            }
         };
         if let Some(known) = known.filter(is_needed) {
             nudge::nudge(known);
@@ -131,7 +133,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 }
 
 fn record_new_epoll_set(set: c_int) -> c_int {
-    let _ = sets::note(set);
+    let _ = sets::record_epoll_set(set);
     set
 }
 
@@ -158,7 +160,7 @@ unsafe fn wait_with_rings(
         };
         // SAFETY: the caller's promise: the array has `room` events, of which `used` are filled.
         let filled = unsafe { std::slice::from_raw_parts_mut(events, used) };
-        match catch_panic_and_preserve_errno(|| nudge::end(set, filled)) {
+        match catch_panic_and_preserve_errno(|| nudge::undo_nudges(set, filled)) {
             None => return count,
             Some(0) => rest = end.map(|end| end.saturating_duration_since(Instant::now())),
             Some(kept) => return c_int::try_from(kept).unwrap_or(count),
@@ -182,14 +184,14 @@ unsafe fn wait_once(
 ) -> c_int {
     let _wait = Wait::begin(set);
     let sockets = catch_panic_and_preserve_errno(|| {
-        let mut sockets = table::promoted();
+        let mut sockets = table::promoted_sockets();
         sockets.retain(|socket| socket.is_in_epoll_set(set));
         sockets
     });
     if sockets.is_empty() {
-        return wait(WaitLimit::Whole);
+        return wait(WaitLimit::Requested);
     }
-    let (begun, spins) = (Instant::now(), report::spins());
+    let (begun, spins) = (Instant::now(), report::is_spin_requested());
     // The part of the limit that remains after a nap.
     let mut rest = None;
     if let Some(nap) =
@@ -251,7 +253,7 @@ unsafe fn wait_with_ns_timeout(
     limit: WaitLimit,
     mask: *const c_void,
 ) -> c_int {
-    let time = limit.time();
+    let time = limit.to_timespec();
     match next_function!(c"epoll_pwait2" as EpollPwait2Fn) {
         Some(next) => {
             let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
@@ -314,7 +316,7 @@ pub unsafe extern "C" fn epoll_wait(
     };
     let wait = |limit| match limit {
         // SAFETY: I1, U1.
-        WaitLimit::Whole => unsafe { next(set, events, room, limit_ms) },
+        WaitLimit::Requested => unsafe { next(set, events, room, limit_ms) },
         // SAFETY: I1, U1.
         WaitLimit::NO_WAIT => unsafe { next(set, events, room, 0) },
         // SAFETY: U1; without a mask, signals are blocked as before.
@@ -343,7 +345,7 @@ pub unsafe extern "C" fn epoll_pwait(
     };
     let wait = |limit| match limit {
         // SAFETY: I1, U1.
-        WaitLimit::Whole => unsafe { next(set, events, room, limit_ms, mask) },
+        WaitLimit::Requested => unsafe { next(set, events, room, limit_ms, mask) },
         // SAFETY: I1, U1.
         WaitLimit::NO_WAIT => unsafe { next(set, events, room, 0, mask) },
         // SAFETY: U1.
@@ -362,14 +364,14 @@ pub unsafe extern "C" fn epoll_pwait2(
     set: c_int,
     events: *mut EpollEvent,
     room: c_int,
-    limit: *const Time,
+    limit: *const Timespec,
     mask: *const c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_pwait2" as EpollPwait2Fn) else {
         return missing_function();
     };
     let wait = |wait_limit: WaitLimit| {
-        let time = wait_limit.time();
+        let time = wait_limit.to_timespec();
         let limit = time.as_ref().map_or(limit, ptr::from_ref);
         // SAFETY: I1, U1.
         unsafe { next(set, events, room, limit, mask) }

@@ -1,6 +1,6 @@
 //! Reception of datagrams from the placeholder of a socket, which is its socket in the kernel.
 
-use super::messages::Time;
+use super::messages::Timespec;
 use super::{Message, ReceivedMessage};
 use crate::control::add_drop_count;
 use crate::socket::Socket;
@@ -9,7 +9,7 @@ use sys::next_function;
 use sys::preload::interpose::{catch_panic_and_preserve_errno, missing_function};
 
 type RecvmmsgFn =
-    unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Time) -> c_int;
+    unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Timespec) -> c_int;
 type RecvmsgFn = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
 /// Flags of receive calls that this library supports.
@@ -21,7 +21,7 @@ pub(super) mod flag {
     pub(in crate::export) const MSG_WAITALL: i32 = 0x100;
     pub(in crate::export) const MSG_WAITFORONE: i32 = 0x10000;
     pub(in crate::export) const MSG_CMSG_CLOEXEC: i32 = 0x4000_0000;
-    pub(in crate::export) const KNOWN: i32 =
+    pub(in crate::export) const SUPPORTED: i32 =
         MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT | MSG_WAITALL | MSG_WAITFORONE | MSG_CMSG_CLOEXEC;
 }
 
@@ -69,7 +69,7 @@ pub(super) unsafe fn receive_many_from_kernel(
     (socket, number): (Option<&Socket>, c_int),
     (messages, length): (*mut ReceivedMessage, usize),
     flags: c_int,
-    limit: *mut Time,
+    limit: *mut Timespec,
 ) -> c_int {
     let Some(next) = next_function!(c"recvmmsg" as RecvmmsgFn) else {
         return missing_function();

@@ -1,7 +1,7 @@
 //! Exported functions that receive datagrams, such as `recvfrom` and `recvmsg`.
 
 use super::kernel::{flag, real_recvmsg, receive_from_placeholder, receive_many_from_kernel};
-use super::receiving::{count, receive_many, receive_promoted};
+use super::receiving::{count_kernel_datagrams, receive_many, receive_promoted};
 use super::{Message, ReceivedMessage};
 use crate::drops;
 use crate::socket::Socket;
@@ -17,19 +17,20 @@ use sys::preload::interpose::{IoVec, catch_panic, missing_function};
 type RecvFn = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
 type RecvFromFn =
     unsafe extern "C" fn(c_int, *mut c_void, usize, c_int, *mut c_void, *mut c_uint) -> isize;
-type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+type ReadFn = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
 type ReadvFn = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
-type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+type SyscallFn =
+    unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
 /// A time or a time limit, laid out as `struct timespec` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Time {
+pub struct Timespec {
     pub(super) seconds: i64,
     pub(super) nanoseconds: i64,
 }
 
-impl Time {
+impl Timespec {
     pub(super) fn duration(self) -> Duration {
         let seconds = u64::try_from(self.seconds).unwrap_or(0);
         Duration::from_secs(seconds) + Duration::from_nanos(self.nanoseconds.unsigned_abs())
@@ -41,8 +42,8 @@ const SYS_RECVMMSG: c_long = if cfg!(target_arch = "x86_64") { 299 } else { 243 
 
 /// Returns the socket if it is promoted and this library supports all of the call's `flags`;
 /// otherwise `None`.
-fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
-    if flags & !flag::KNOWN != 0 {
+fn promoted_socket(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
+    if flags & !flag::SUPPORTED != 0 {
         return None;
     }
     catch_panic(|| None, || table::find_promoted_socket(number))
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut c_void,
     size: *mut c_uint,
 ) -> isize {
-    if let Some(socket) = promoted(number, flags) {
+    if let Some(socket) = promoted_socket(number, flags) {
         // SAFETY: U1.
         return unsafe {
             receive_into_buffer((&socket, number), (to, length), flags, (address, size))
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn recvfrom(
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags, address, size) };
     drop(wait);
-    count(number, received_count(received), flags);
+    count_kernel_datagrams(number, received_count(received), flags);
     received
 }
 
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn recv(
     length: usize,
     flags: c_int,
 ) -> isize {
-    if let Some(socket) = promoted(number, flags) {
+    if let Some(socket) = promoted_socket(number, flags) {
         let nowhere = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: U1.
         return unsafe { receive_into_buffer((&socket, number), (to, length), flags, nowhere) };
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn recv(
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags) };
     drop(wait);
-    count(number, received_count(received), flags);
+    count_kernel_datagrams(number, received_count(received), flags);
     received
 }
 
@@ -199,12 +200,12 @@ pub unsafe extern "C" fn __recv_chk(
 /// U1 must hold for the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> isize {
-    if let Some(socket) = promoted(number, 0) {
+    if let Some(socket) = promoted_socket(number, 0) {
         let nowhere = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: U1.
         return unsafe { receive_into_buffer((&socket, number), (to, length), 0, nowhere) };
     }
-    let Some(next) = next_function!(c"read" as Read) else { return missing_function() };
+    let Some(next) = next_function!(c"read" as ReadFn) else { return missing_function() };
     if table::is_not_udp_socket(number) {
         // SAFETY: I1, U1.
         return unsafe { next(number, to, length) };
@@ -213,7 +214,7 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length) };
     drop(wait);
-    count(number, received_count(received), 0);
+    count_kernel_datagrams(number, received_count(received), 0);
     received
 }
 
@@ -224,7 +225,9 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
 /// U1 must hold for the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count: c_int) -> isize {
-    if let (Some(socket), Ok(piece_count)) = (promoted(number, 0), usize::try_from(piece_count)) {
+    if let (Some(socket), Ok(piece_count)) =
+        (promoted_socket(number, 0), usize::try_from(piece_count))
+    {
         let mut message = Message {
             name: ptr::null_mut(),
             name_length: 0,
@@ -246,7 +249,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
     // SAFETY: I1, U1.
     let received = unsafe { next(number, pieces, piece_count) };
     drop(wait);
-    count(number, received_count(received), 0);
+    count_kernel_datagrams(number, received_count(received), 0);
     received
 }
 
@@ -257,7 +260,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
 /// U1 must hold for the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
-    if let Some(socket) = promoted(number, flags).filter(|_| !message.is_null()) {
+    if let Some(socket) = promoted_socket(number, flags).filter(|_| !message.is_null()) {
         // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, message, flags) };
     }
@@ -270,7 +273,7 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
         None => unsafe { real_recvmsg(number, message, flags) },
     };
     drop(wait);
-    count(number, received_count(received), flags);
+    count_kernel_datagrams(number, received_count(received), flags);
     received
 }
 
@@ -285,10 +288,10 @@ pub unsafe extern "C" fn recvmmsg(
     messages: *mut ReceivedMessage,
     length: c_uint,
     flags: c_int,
-    limit: *mut Time,
+    limit: *mut Timespec,
 ) -> c_int {
     let room = length as usize;
-    if let Some(socket) = promoted(number, flags).filter(|_| !messages.is_null()) {
+    if let Some(socket) = promoted_socket(number, flags).filter(|_| !messages.is_null()) {
         // SAFETY: U1.
         let limit = (!limit.is_null()).then(|| unsafe { *limit });
         // SAFETY: U1.
@@ -301,7 +304,7 @@ pub unsafe extern "C" fn recvmmsg(
         receive_many_from_kernel((after_drops.as_deref(), number), (messages, room), flags, limit)
     };
     drop(wait);
-    count(number, usize::try_from(received).unwrap_or(0), flags);
+    count_kernel_datagrams(number, usize::try_from(received).unwrap_or(0), flags);
     received
 }
 
@@ -328,7 +331,7 @@ pub unsafe extern "C" fn syscall(
         // SAFETY: U1: the arguments are those of recvmmsg(2).
         return c_long::from(unsafe { recvmmsg(number, messages, length, flags, limit) });
     }
-    match next_function!(c"syscall" as Call) {
+    match next_function!(c"syscall" as SyscallFn) {
         // SAFETY: I1; the arguments are the program's.
         Some(next) => unsafe { next(call, a, b, c, d, e, f) },
         None => c_long::from(missing_function::<c_int>()),

@@ -41,7 +41,7 @@ pub(super) fn nudge(known: Registration) {
     nudged.push(known);
     HAS_NUDGED_REGISTRATIONS.store(true, Ordering::SeqCst);
     if !known.is_for_output() {
-        change(known, known.events | EPOLLOUT);
+        change_events(known, known.events | EPOLLOUT);
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn forget(set: c_int, number: c_int) {
 /// Ends the nudges of the epoll set `set` after a wait has returned `events`: restores the nudged
 /// registrations, and removes the events that the nudges have caused. Returns the number of
 /// remaining events, or `None` if there was no nudge.
-pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
+pub(super) fn undo_nudges(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     if !HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         return None;
     }
@@ -68,7 +68,9 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     let ended = nudged.extract_if(.., |known| known.set == set && is_over(known));
     let ours: Vec<Registration> = ended.collect();
     HAS_NUDGED_REGISTRATIONS.store(!nudged.is_empty(), Ordering::SeqCst);
-    ours.iter().filter(|known| !known.is_one_shot()).for_each(|known| change(*known, known.events));
+    ours.iter()
+        .filter(|known| !known.is_one_shot())
+        .for_each(|known| change_events(*known, known.events));
     drop(nudged);
     if ours.is_empty() {
         return None;
@@ -102,13 +104,13 @@ fn select_requested_events(known: &Registration, reported: u32) -> u32 {
         table::find_promoted_socket(known.number).is_some_and(|found| found.has_datagram());
     let own = if has_datagram { own | known.events & EPOLL_READABLE } else { own };
     if own == 0 {
-        change(*known, known.events);
+        change_events(*known, known.events);
     }
     own
 }
 
 /// Changes the events for which a socket is registered with an epoll set.
-fn change(known: Registration, events: u32) {
+fn change_events(known: Registration, events: u32) {
     let mut event = EpollEvent { events, data: known.data };
     // The registration is gone if the program has closed the socket.
     if !known.is_exclusive() {

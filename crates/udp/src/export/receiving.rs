@@ -1,7 +1,7 @@
 //! Reception of datagrams on a promoted socket, which has a ring.
 
 use super::kernel::{flag, receive_from_placeholder, receive_many_from_kernel};
-use super::messages::Time;
+use super::messages::Timespec;
 use super::{Message, ReceivedMessage};
 use crate::address::EncodedAddress;
 use crate::control::{EncodedControl, ReceiveFormat};
@@ -25,7 +25,7 @@ const EAGAIN: i32 = 11;
 
 /// Counts the datagrams that a receive call has obtained from the kernel, for the decisions to
 /// promote the socket and to wake its ring. Does nothing if the call has only peeked.
-pub(super) fn count(number: c_int, received: usize, flags: c_int) {
+pub(super) fn count_kernel_datagrams(number: c_int, received: usize, flags: c_int) {
     if received == 0 || flags & flag::MSG_PEEK != 0 {
         return;
     }
@@ -87,7 +87,7 @@ unsafe fn copy_datagram_to_message(
 ///
 /// # Safety
 /// U1 must hold for the message.
-unsafe fn take(socket: &Socket, message: *mut Message, flags: c_int) -> Option<isize> {
+unsafe fn receive_from_ring(socket: &Socket, message: *mut Message, flags: c_int) -> Option<isize> {
     let errno = preload::errno();
     // SAFETY: U1.
     let copy = |datagram: &Datagram<'_>, form| unsafe {
@@ -107,10 +107,10 @@ struct ReceiveCall<'s> {
     asks_kernel: bool,
     /// True if the ring had a datagram before this call last read the placeholder (kernel socket).
     /// This datagram is newer than all datagrams in the placeholder.
-    has_newer: bool,
+    ring_had_datagram: bool,
     /// True if this call has found both the ring and, afterwards, the placeholder (kernel socket)
     /// empty.
-    is_empty: bool,
+    found_both_empty: bool,
     /// True if this call must put the ring to sleep before it reads the placeholder (kernel socket)
     /// again.
     must_sleep: bool,
@@ -119,7 +119,7 @@ struct ReceiveCall<'s> {
     spin: Option<(SpinWait, Instant)>,
     /// True if this call has already waited for the placeholder (kernel socket) for a limited time
     /// with the ring awake.
-    has_napped: bool,
+    has_waited: bool,
     /// True if a signal handler has run since this call began to wait.
     is_interrupted: bool,
 }
@@ -154,11 +154,11 @@ impl<'s> ReceiveCall<'s> {
             number,
             flags,
             asks_kernel,
-            has_newer: false,
-            is_empty: false,
+            ring_had_datagram: false,
+            found_both_empty: false,
             must_sleep: false,
             spin: None,
-            has_napped: false,
+            has_waited: false,
             is_interrupted: false,
         }
     }
@@ -174,15 +174,15 @@ impl<'s> ReceiveCall<'s> {
         }
         if self.socket.has_older_datagrams() {
             // Before the placeholder is read: an older datagram may be on its way to it.
-            self.has_newer = catch_panic_and_preserve_errno(|| self.socket.has_datagram());
-            if self.has_newer || !self.is_empty {
+            self.ring_had_datagram = catch_panic_and_preserve_errno(|| self.socket.has_datagram());
+            if self.ring_had_datagram || !self.found_both_empty {
                 return Some(look(StepIfEmpty::ReadRing));
             }
         }
         if !self.must_sleep && self.socket.may_stay_awake() {
             return Some(look(StepIfEmpty::StayAwake));
         }
-        if report::spins() && !self.is_nonblocking(flags) {
+        if report::is_spin_requested() && !self.is_nonblocking(flags) {
             if self.spin.is_none() {
                 self.spin = SpinWait::begin().map(|spin| (spin, Instant::now()));
             }
@@ -197,12 +197,12 @@ impl<'s> ReceiveCall<'s> {
                 }));
             }
         }
-        if report::ring_delay().is_some() && !self.has_napped && !self.is_nonblocking(flags) {
+        if report::ring_delay().is_some() && !self.has_waited && !self.is_nonblocking(flags) {
             let errno = preload::errno();
             let end = catch_panic(|| None, || self.wait_for_placeholder());
             preload::set_errno(errno);
             if let Some(end) = end {
-                self.has_napped = true;
+                self.has_waited = true;
                 self.is_interrupted = end == TimedWaitOutcome::Interrupted;
                 return self.is_interrupted.then(|| look(StepIfEmpty::ReadRing));
             }
@@ -212,7 +212,7 @@ impl<'s> ReceiveCall<'s> {
         let errno = preload::errno();
         let is_asleep = catch_panic(|| true, || self.socket.fall_asleep());
         preload::set_errno(errno);
-        self.is_empty &= is_asleep;
+        self.found_both_empty &= is_asleep;
         is_asleep.then_some(KernelRead { flags, empty: StepIfEmpty::Return, _wait: wait })
     }
 
@@ -239,10 +239,10 @@ impl<'s> ReceiveCall<'s> {
                 !self.is_nonblocking(self.flags | flags)
             }
             StepIfEmpty::ReadRing => {
-                if self.has_newer {
+                if self.ring_had_datagram {
                     self.socket.record_empty_placeholder();
                 }
-                self.is_empty = !self.asks_kernel && !self.has_newer;
+                self.found_both_empty = !self.asks_kernel && !self.ring_had_datagram;
                 self.asks_kernel = false;
                 !self.is_interrupted
             }
@@ -265,7 +265,7 @@ pub(super) unsafe fn receive_promoted(
     loop {
         if !call.asks_kernel && !socket.has_older_datagrams() {
             // SAFETY: U1.
-            if let Some(answer) = unsafe { take(socket, message, flags) } {
+            if let Some(answer) = unsafe { receive_from_ring(socket, message, flags) } {
                 return answer;
             }
         }
@@ -275,7 +275,7 @@ pub(super) unsafe fn receive_promoted(
         let empty = read.empty;
         drop(read);
         if received >= 0 {
-            count(number, 1, flags);
+            count_kernel_datagrams(number, 1, flags);
             return received;
         }
         let errno = preload::errno();
@@ -294,10 +294,10 @@ pub(super) unsafe fn receive_many(
     (socket, number): (&Socket, c_int),
     (messages, length): (*mut ReceivedMessage, usize),
     flags: c_int,
-    mut limit: Option<Time>,
+    mut limit: Option<Timespec>,
 ) -> c_int {
     let begun = Instant::now();
-    let most = limit.map(Time::duration);
+    let most = limit.map(Timespec::duration);
     let limit_passed = || most.is_some_and(|most| begun.elapsed() >= most);
     let waits_for_one = flags & flag::MSG_WAITFORONE;
     let mut call = ReceiveCall::begin(socket, number, flags & !flag::MSG_WAITFORONE);
@@ -308,7 +308,7 @@ pub(super) unsafe fn receive_many(
             // SAFETY: U1: the array has more than `done` messages.
             let message = unsafe { &raw mut (*place).message };
             // SAFETY: U1.
-            if let Some(received) = unsafe { take(socket, message, call.flags) } {
+            if let Some(received) = unsafe { receive_from_ring(socket, message, call.flags) } {
                 // SAFETY: U1.
                 unsafe { (*place).length = c_uint::try_from(received).unwrap_or(0) };
                 done += 1;
@@ -321,7 +321,7 @@ pub(super) unsafe fn receive_many(
             _ if done == 0 => flag::MSG_WAITFORONE,
             _ => flag::MSG_DONTWAIT,
         };
-        let is_read = !call.asks_kernel && (!socket.has_older_datagrams() || call.is_empty);
+        let is_read = !call.asks_kernel && (!socket.has_older_datagrams() || call.found_both_empty);
         let ends = done > 0 && is_read && socket.may_leave_datagrams();
         if ends && call.is_nonblocking(flags | added) {
             break;
@@ -340,7 +340,7 @@ pub(super) unsafe fn receive_many(
         drop(read);
         let errno = preload::errno();
         let received = usize::try_from(received).ok();
-        count(number, received.unwrap_or(0), flags);
+        count_kernel_datagrams(number, received.unwrap_or(0), flags);
         done += received.unwrap_or(0);
         let is_failed = received.is_none() && errno != EAGAIN;
         if is_failed || done < length && !call.continue_after_empty_read(empty, added) {

@@ -1,6 +1,6 @@
 //! Time limits of calls that wait: the limit of the program's own call, or a shorter one.
 
-use super::messages::Time;
+use super::messages::Timespec;
 use crate::report;
 use crate::socket::Socket;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitLimit {
     /// The whole time for which the program allows the call to block.
-    Whole,
+    Requested,
     /// At most this time, even if the program allows the call to block longer.
     AtMost(Duration),
 }
@@ -19,25 +19,26 @@ impl WaitLimit {
     /// The limit of a call that returns at once.
     pub(super) const NO_WAIT: Self = Self::AtMost(Duration::ZERO);
 
-    /// Returns [`Self::NO_WAIT`] if `is_now` is true, else [`Self::Whole`].
+    /// Returns [`Self::NO_WAIT`] if `is_now` is true, else [`Self::Requested`].
     pub(super) fn no_wait_if(is_now: bool) -> Self {
-        if is_now { Self::NO_WAIT } else { Self::Whole }
+        if is_now { Self::NO_WAIT } else { Self::Requested }
     }
 
-    /// Returns the limit for the rest of a wait, for which the time `rest` remains. [`Self::Whole`]
-    /// becomes a limit of `rest`, unless `rest` is `None`. Any other limit is returned unchanged.
+    /// Returns the limit for the rest of a wait, for which the time `rest` remains.
+    /// [`Self::Requested`] becomes a limit of `rest`, unless `rest` is `None`. Any other limit is
+    /// returned unchanged.
     pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
         match (self, rest) {
-            (Self::Whole, Some(rest)) => Self::AtMost(rest),
+            (Self::Requested, Some(rest)) => Self::AtMost(rest),
             _ => self,
         }
     }
 
     /// Returns the time limit in the form of the kernel, or `None` for the program's own limit.
-    pub(super) fn time(self) -> Option<Time> {
+    pub(super) fn to_timespec(self) -> Option<Timespec> {
         match self {
-            Self::Whole => None,
-            Self::AtMost(limit) => Some(Time {
+            Self::Requested => None,
+            Self::AtMost(limit) => Some(Timespec {
                 seconds: limit.as_secs().cast_signed(),
                 nanoseconds: limit.subsec_nanos().into(),
             }),

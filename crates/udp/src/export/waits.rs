@@ -1,7 +1,7 @@
 //! Calls that wait for descriptors: a promoted socket is readable if its ring or its placeholder
 //! has a datagram.
 
-use super::messages::Time;
+use super::messages::Timespec;
 use super::receiving::EINTR;
 use super::wait_limit::{WaitLimit, common_placeholder_wait_time};
 use crate::report;
@@ -35,7 +35,7 @@ const SELECT_SET_LENGTH: usize = 1024;
 const WORD_BITS: usize = 64;
 
 type PollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
-type PpollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
+type PpollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Timespec, *const c_void) -> c_int;
 type FdSetWords = *mut c_ulong;
 type SelectFn =
     unsafe extern "C" fn(c_int, FdSetWords, FdSetWords, FdSetWords, *mut c_void) -> c_int;
@@ -44,7 +44,7 @@ type PselectFn = unsafe extern "C" fn(
     FdSetWords,
     FdSetWords,
     FdSetWords,
-    *const Time,
+    *const Timespec,
     *const c_void,
 ) -> c_int;
 
@@ -79,7 +79,7 @@ fn wait_for_rings<'s>(
     limit: Option<Duration>,
     mut wait: impl FnMut(WaitLimit) -> c_int,
 ) -> (Vec<usize>, c_int) {
-    let (begun, spins) = (Instant::now(), report::spins());
+    let (begun, spins) = (Instant::now(), report::is_spin_requested());
     // The part of the limit that remains after a nap.
     let mut rest = None;
     if let Some(nap) =
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
                 unsafe { next(place, count, 0) }
             }
             (WaitLimit::AtMost(_), Some(precise)) => {
-                let time = limit.time();
+                let time = limit.to_timespec();
                 let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
                 // SAFETY: I1, U1; without a mask, ppoll(2) waits like poll(2).
                 unsafe { precise(place, count, time, ptr::null()) }
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn __poll_chk(
 pub unsafe extern "C" fn ppoll(
     entries: *mut PollFd,
     count: c_ulong,
-    limit: *const Time,
+    limit: *const Timespec,
     mask: *const c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"ppoll" as PpollFn) else { return missing_function() };
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: U1.
     let most = (!limit.is_null()).then(|| unsafe { *limit }.duration());
     poll_with_rings(all, &promoted, most, |all, wait_limit| {
-        let time = wait_limit.time();
+        let time = wait_limit.to_timespec();
         let limit = time.as_ref().map_or(limit, ptr::from_ref);
         // SAFETY: I1, U1.
         unsafe { next(all.as_mut_ptr(), all.len() as c_ulong, limit, mask) }
@@ -252,7 +252,7 @@ unsafe fn select_with_rings(
 ) -> c_int {
     let limit_number = usize::try_from(count).ok().filter(|count| *count <= SELECT_SET_LENGTH);
     let Some(limit_number) = limit_number.filter(|_| !read.is_null()) else {
-        return wait(WaitLimit::Whole);
+        return wait(WaitLimit::Requested);
     };
     let words = limit_number.div_ceil(WORD_BITS);
     // SAFETY: U1: a set has room for its descriptors, in whole words.
@@ -284,7 +284,7 @@ unsafe fn select_with_rings(
         (waits, promoted.filter_map(number).collect::<Vec<(usize, Arc<Socket>)>>())
     });
     if promoted.is_empty() {
-        return wait(WaitLimit::Whole);
+        return wait(WaitLimit::Requested);
     }
     let sockets = promoted.iter().map(|(_, socket)| socket);
     let (ready, mut result) = wait_for_rings(sockets, limit, |limit| {
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn select(
     let Some(next) = next_function!(c"select" as SelectFn) else { return missing_function() };
     let wait = |wait_limit: WaitLimit| {
         // A `timeval`, in microseconds.
-        let mut time = wait_limit.time().map(|time| [time.seconds, time.nanoseconds / 1000]);
+        let mut time = wait_limit.to_timespec().map(|time| [time.seconds, time.nanoseconds / 1000]);
         let limit = time.as_mut().map_or(limit, |time| ptr::from_mut(time).cast());
         // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit) }
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn select(
     // SAFETY: U1: a `timeval` is two numbers.
     let most = (!limit.is_null()).then(|| unsafe { *limit.cast::<[i64; 2]>() });
     let most = most.map(|[seconds, microseconds]| {
-        Time { seconds, nanoseconds: microseconds.saturating_mul(1000) }.duration()
+        Timespec { seconds, nanoseconds: microseconds.saturating_mul(1000) }.duration()
     });
     // SAFETY: U1.
     unsafe { select_with_rings(count, [read, written, except], most, wait) }
@@ -346,12 +346,12 @@ pub unsafe extern "C" fn pselect(
     read: FdSetWords,
     written: FdSetWords,
     except: FdSetWords,
-    limit: *const Time,
+    limit: *const Timespec,
     mask: *const c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"pselect" as PselectFn) else { return missing_function() };
     let wait = |wait_limit: WaitLimit| {
-        let time = wait_limit.time();
+        let time = wait_limit.to_timespec();
         let limit = time.as_ref().map_or(limit, ptr::from_ref);
         // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit, mask) }

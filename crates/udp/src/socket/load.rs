@@ -79,7 +79,7 @@ impl Socket {
     pub(crate) fn count_datagrams(&self, number: i32, count: u32) -> bool {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
-        let Stage::Counted { datagrams, since, not_before } = &mut state.stage else {
+        let Stage::Unpromoted { datagrams, since, not_before } = &mut state.stage else {
             self.count_placeholder_datagrams(state, count);
             return false;
         };
@@ -98,22 +98,23 @@ impl Socket {
         state.local = Some(facts.local);
         state.is_connected = facts.peer.is_some();
         state.stage = Stage::Kernel;
-        let is_waited_for = !state.registrations.is_empty() || waiting::is_known(number);
+        let is_waited_for = !state.registrations.is_empty() || waiting::has_been_waited_for(number);
         match open_socket_ring(number, &facts, &state.registrations, is_waited_for) {
             Ok((ring, conditions)) => {
                 state.conditions = Some((conditions, Instant::now()));
                 let (is_v6, control) =
                     (facts.local.is_ipv6(), ControlMessages::requested_by(number));
-                state.form = ReceiveFormat { is_v6, control };
+                state.receive_format = ReceiveFormat { is_v6, control };
                 state.note_number(number);
-                (state.measured, state.measured_share, state.last_from_kernel) = (None, None, None);
+                (state.rate_sample, state.share_sample, state.last_from_kernel) =
+                    (None, None, None);
                 state.stage = Stage::Promoted(Box::new(ring));
                 table::update_promoted_count(true);
                 // Sync point: waiting.
                 self.is_promoted.store(true, Ordering::SeqCst);
                 true
             }
-            Err(Refusal { why, may_end }) => {
+            Err(Refusal { why, is_temporary: may_end }) => {
                 if may_end {
                     state.stage = Stage::counted(Some(Instant::now() + RETRY_INTERVAL));
                 }
@@ -159,15 +160,15 @@ impl Socket {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &state.stage else { return };
-        let (all, from_ring) = (ring.read() + state.from_kernel, ring.read());
+        let (all, from_ring) = (ring.read_count() + state.from_kernel, ring.read_count());
         let now = Instant::now();
         let (since, all_before, ring_before) =
-            *state.measured_share.get_or_insert((now, all, from_ring));
+            *state.share_sample.get_or_insert((now, all, from_ring));
         let received = all - all_before;
         if now.duration_since(since) < RING_SHARE_INTERVAL || received < RING_SHARE_DATAGRAMS {
             return;
         }
-        state.measured_share = Some((now, all, from_ring));
+        state.share_sample = Some((now, all, from_ring));
         let is_low = ((from_ring - ring_before) as f64) < received as f64 * RING_SHARE_MIN;
         if is_low && !report::is_rate_ignored() {
             drop(locked);
@@ -182,13 +183,13 @@ impl Socket {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &state.stage else { return };
-        let received = ring.read() + state.from_kernel;
-        let (since, before) = *state.measured.get_or_insert_with(|| (Instant::now(), received));
+        let received = ring.read_count() + state.from_kernel;
+        let (since, before) = *state.rate_sample.get_or_insert_with(|| (Instant::now(), received));
         let elapsed = since.elapsed();
         if elapsed < RATE_INTERVAL {
             return;
         }
-        state.measured = Some((Instant::now(), received));
+        state.rate_sample = Some((Instant::now(), received));
         let rate = (received - before) as f64 / elapsed.as_secs_f64();
         if rate < demotion_rate() && !report::is_rate_ignored() {
             drop(locked);
@@ -237,7 +238,7 @@ fn open_socket_ring(
     }
     if !is_waited_for && preload::is_nonblocking(number) {
         let why = "it is not known how the program waits for it".to_owned();
-        return Err(Refusal { why, may_end: true });
+        return Err(Refusal { why, is_temporary: true });
     }
     let buffer = udp::replace_receive_buffer_size(number, PROMOTION_BUFFER_SIZE);
     let ring = promote_socket(number, facts);

@@ -20,7 +20,7 @@ impl Socket {
         drop(locked);
         // A socket that is not promoted yet is refused a ring at its promotion, with a message.
         if wanted.is_some_and(|wanted| !wanted.can_have_ring()) && self.is_promoted() {
-            self.release();
+            self.return_temporarily();
         }
     }
 

@@ -11,7 +11,7 @@ pub struct CaptureFault {
     /// pcap file, and for a capture that ends in its first header.
     pub record: u64,
     /// Kind of the fault, with details.
-    pub why: FaultKind,
+    pub kind: FaultKind,
 }
 
 /// Kinds of faults that end the reading of a capture.
@@ -80,7 +80,7 @@ pub enum FaultKind {
         /// Captured length that the packet states, in bytes.
         length: u32,
         /// Number of bytes available for data in the block.
-        held: u32,
+        available: u32,
     },
     /// An option extends beyond the end of its block, or has an invalid length.
     BadOption {
@@ -93,7 +93,7 @@ pub enum FaultKind {
 
 impl fmt::Display for CaptureFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at, record, why } = *self;
+        let Self { at, record, kind: why } = *self;
         match (why, record) {
             (FaultKind::Truncated, 0) => {
                 write!(f, "capture ends in the middle of its header at byte {at}")
@@ -144,7 +144,7 @@ impl fmt::Display for FaultKind {
             Self::TooManyInterfaces => {
                 f.write_str("pcapng section with more than 65536 interfaces")
             }
-            Self::Overrun { length, held } => {
+            Self::Overrun { length, available: held } => {
                 write!(f, "packet data of {length} bytes in a block that holds {held}")
             }
             Self::BadOption { code, length } => {

@@ -98,9 +98,9 @@ type ReadResult = Result<Packet, NoPacketReason>;
 /// The reason the buffer yields no packet.
 enum NoPacketReason {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
-    More { consumed: usize, wanted: usize },
+    Incomplete { consumed: usize, wanted: usize },
     /// The record at this offset in the buffer is invalid.
-    Bad { at: usize, why: FaultKind },
+    Invalid { at: usize, why: FaultKind },
 }
 
 impl Reader {
@@ -170,7 +170,7 @@ impl Reader {
     /// Detects the format, and reads the file header and the first packet.
     fn read_file_header(&mut self, buffer: &[u8]) -> Step {
         let found = match buffer.first_chunk::<4>() {
-            None => Err(NoPacketReason::More { consumed: 0, wanted: 4 }),
+            None => Err(NoPacketReason::Incomplete { consumed: 0, wanted: 4 }),
             Some(&pcapng::SECTION_MAGIC) => {
                 let mut pcapng = pcapng::PcapngReader::new();
                 let found = pcapng.next(buffer);
@@ -204,11 +204,11 @@ impl Reader {
     #[cold]
     fn step_without_packet(&mut self, short: NoPacketReason) -> Step {
         match short {
-            NoPacketReason::More { consumed, wanted } => {
+            NoPacketReason::Incomplete { consumed, wanted } => {
                 self.at += consumed as u64;
                 Step::NeedMore { consumed, wanted }
             }
-            NoPacketReason::Bad { at, why } => {
+            NoPacketReason::Invalid { at, why } => {
                 let fault = self.fault(at, why);
                 self.state = ReaderState::Failed(fault);
                 Step::Error(fault)
@@ -222,7 +222,7 @@ impl Reader {
             _ => self.at == 0 && why == FaultKind::Truncated,
         };
         let record = if in_header { 0 } else { self.packets + 1 };
-        CaptureFault { at: self.at + offset as u64, record, why }
+        CaptureFault { at: self.at + offset as u64, record, kind: why }
     }
 }
 

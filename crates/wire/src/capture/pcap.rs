@@ -18,7 +18,7 @@ pub(super) struct Pcap {
     /// Number of nanoseconds in one unit of a record's fraction field.
     tick_ns: u64,
     /// Length of a record header in bytes: 16, or 24 with Kuznetzov's extension.
-    record: usize,
+    record_header_length: usize,
     lengths: LengthOrder,
     link: LinkType,
     /// Maximum length of a valid record in bytes.
@@ -40,13 +40,13 @@ enum LengthOrder {
 impl Pcap {
     /// Parses the pcap file header at the beginning of `buffer`.
     pub(super) fn read(buffer: &[u8]) -> Result<Self, NoPacketReason> {
-        let bad = |why| NoPacketReason::Bad { at: 0, why };
+        let bad = |why| NoPacketReason::Invalid { at: 0, why };
         let magic: [u8; 4] =
-            array(buffer, 0).ok_or(NoPacketReason::More { consumed: 0, wanted: 4 })?;
+            array(buffer, 0).ok_or(NoPacketReason::Incomplete { consumed: 0, wanted: 4 })?;
         let (big, tick_ns, record) =
             decode_magic(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
         let Some(header) = buffer.first_chunk::<FILE_HEADER_LENGTH>() else {
-            return Err(NoPacketReason::More { consumed: 0, wanted: FILE_HEADER_LENGTH });
+            return Err(NoPacketReason::Incomplete { consumed: 0, wanted: FILE_HEADER_LENGTH });
         };
         let u16_at = |at| array(header, at).map_or(0, |bytes| decode16(big, bytes));
         let u32_at = |at| array(header, at).map_or(0, |bytes| decode32(big, bytes));
@@ -63,7 +63,7 @@ impl Pcap {
         let length_max = link.record_length_max().min(RECORD_DATA_MAX);
         // The snapshot length is not read: some writers exceed it, and libpcap then silently drops
         // the rest of the record.
-        Ok(Self { big, tick_ns, record, lengths, link, length_max })
+        Ok(Self { big, tick_ns, record_header_length: record, lengths, link, length_max })
     }
 
     pub(super) const fn link(&self) -> LinkType {
@@ -73,10 +73,11 @@ impl Pcap {
     /// Reads the record at offset `at` in the buffer.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> ReadResult {
-        let short = |wanted| NoPacketReason::More { consumed: at, wanted };
-        let Some(header) = buffer.get(at..at + self.record).and_then(<[u8]>::first_chunk::<16>)
+        let short = |wanted| NoPacketReason::Incomplete { consumed: at, wanted };
+        let Some(header) =
+            buffer.get(at..at + self.record_header_length).and_then(<[u8]>::first_chunk::<16>)
         else {
-            return Err(short(self.record));
+            return Err(short(self.record_header_length));
         };
         let [seconds, fraction, captured, wire] = self.header_words(header);
         let (captured, wire) = match self.lengths {
@@ -84,15 +85,15 @@ impl Pcap {
             other => order_lengths(other, captured, wire),
         };
         if captured > self.length_max {
-            return Err(NoPacketReason::Bad {
+            return Err(NoPacketReason::Invalid {
                 at,
                 why: FaultKind::TooLong { length: captured, max: self.length_max },
             });
         }
-        let start = at + self.record;
+        let start = at + self.record_header_length;
         let end = start + captured as usize;
         if end > buffer.len() {
-            return Err(short(self.record + captured as usize));
+            return Err(short(self.record_header_length + captured as usize));
         }
         Ok(Packet {
             time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.tick_ns,

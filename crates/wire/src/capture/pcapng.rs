@@ -24,7 +24,7 @@ pub(super) struct PcapngReader {
 #[derive(Clone, Copy, Debug)]
 struct SkipProgress {
     /// Number of bytes to skip before the trailing length.
-    left: u32,
+    remaining: u32,
     /// Length of the entire block, which is repeated at the end of the block.
     length: u32,
 }
@@ -73,9 +73,9 @@ const BLOCK_MIN: u32 = 12;
 /// Byte offset of the body in a pcapng block.
 const BODY_OFFSET: usize = 8;
 /// Length in bytes of the length field at the end of a block.
-const TRAILER: usize = 4;
-/// The value of [`TRAILER`] as a `u32`.
-const BLOCK_TRAILER_LENGTH: u32 = 4;
+const TRAILER_LENGTH: usize = 4;
+/// The value of [`TRAILER_LENGTH`] as a `u32`.
+const TRAILER_LENGTH_U32: u32 = 4;
 /// Number in a section header that reveals the byte order of the section.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Code of the option with the clock resolution of an interface (`if_tsresol`).
@@ -111,13 +111,14 @@ impl PcapngReader {
                 _ => BLOCK_MIN,
             };
             if length < least || !length.is_multiple_of(4) {
-                return Err(NoPacketReason::Bad {
+                return Err(NoPacketReason::Invalid {
                     at,
                     why: FaultKind::BlockLength { kind, length },
                 });
             }
             if least == BLOCK_MIN {
-                self.skipping = Some(SkipProgress { left: length - BLOCK_TRAILER_LENGTH, length });
+                self.skipping =
+                    Some(SkipProgress { remaining: length - TRAILER_LENGTH_U32, length });
                 continue;
             }
             let block = self.complete_block(buffer, at, length)?;
@@ -141,18 +142,21 @@ impl PcapngReader {
     fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacketReason> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
-        let step = held.min(skip.left as usize);
-        skip.left -= u32::try_from(step).unwrap_or(skip.left);
+        let step = held.min(skip.remaining as usize);
+        skip.remaining -= u32::try_from(step).unwrap_or(skip.remaining);
         let at = at + step;
-        let Some(trailer) = array(buffer, at).filter(|_| skip.left == 0) else {
-            return Err(NoPacketReason::More { consumed: at, wanted: TRAILER });
+        let Some(trailer) = array(buffer, at).filter(|_| skip.remaining == 0) else {
+            return Err(NoPacketReason::Incomplete { consumed: at, wanted: TRAILER_LENGTH });
         };
         let (before, after) = (skip.length, decode32(self.big, trailer));
         if before != after {
-            return Err(NoPacketReason::Bad { at, why: FaultKind::BlockTrailer { before, after } });
+            return Err(NoPacketReason::Invalid {
+                at,
+                why: FaultKind::BlockTrailer { before, after },
+            });
         }
         self.skipping = None;
-        Ok(at + TRAILER)
+        Ok(at + TRAILER_LENGTH)
     }
 
     /// Reads the type and length of the pcapng block at offset `at`. If the block is a section
@@ -162,17 +166,22 @@ impl PcapngReader {
         buffer: &[u8],
         at: usize,
     ) -> Result<(u32, u32), NoPacketReason> {
-        let head: [u8; BODY_OFFSET] =
-            array(buffer, at).ok_or(NoPacketReason::More { consumed: at, wanted: BODY_OFFSET })?;
+        let head: [u8; BODY_OFFSET] = array(buffer, at)
+            .ok_or(NoPacketReason::Incomplete { consumed: at, wanted: BODY_OFFSET })?;
         let [a, b, c, d, e, f, g, h] = head;
         if [a, b, c, d] == SECTION_MAGIC {
-            let magic = array(buffer, at + BODY_OFFSET)
-                .ok_or(NoPacketReason::More { consumed: at, wanted: BODY_OFFSET + TRAILER })?;
+            let magic = array(buffer, at + BODY_OFFSET).ok_or(NoPacketReason::Incomplete {
+                consumed: at,
+                wanted: BODY_OFFSET + TRAILER_LENGTH,
+            })?;
             self.big = match u32::from_be_bytes(magic) {
                 BYTE_ORDER_MAGIC => true,
                 other if other.swap_bytes() == BYTE_ORDER_MAGIC => false,
                 magic => {
-                    return Err(NoPacketReason::Bad { at, why: FaultKind::ByteOrder { magic } });
+                    return Err(NoPacketReason::Invalid {
+                        at,
+                        why: FaultKind::ByteOrder { magic },
+                    });
                 }
             };
         }
@@ -186,16 +195,17 @@ impl PcapngReader {
         length: u32,
     ) -> Result<Block<'a>, NoPacketReason> {
         if length > BLOCK_MAX {
-            return Err(NoPacketReason::Bad {
+            return Err(NoPacketReason::Invalid {
                 at,
                 why: FaultKind::TooLong { length, max: BLOCK_MAX },
             });
         }
         let wanted = length as usize;
-        let bytes =
-            buffer.get(at..at + wanted).ok_or(NoPacketReason::More { consumed: at, wanted })?;
+        let bytes = buffer
+            .get(at..at + wanted)
+            .ok_or(NoPacketReason::Incomplete { consumed: at, wanted })?;
         let block = Block { bytes, at, big: self.big };
-        let after = block.u32(wanted - TRAILER);
+        let after = block.u32(wanted - TRAILER_LENGTH);
         if after != length {
             return Err(block.block_fault(FaultKind::BlockTrailer { before: length, after }));
         }
@@ -273,10 +283,10 @@ impl PcapngReader {
         if captured > max {
             return Err(block.block_fault(FaultKind::TooLong { length: captured, max }));
         }
-        let held = block.bytes.len() - data - TRAILER;
+        let held = block.bytes.len() - data - TRAILER_LENGTH;
         if captured as usize > held {
             let held = u32::try_from(held).unwrap_or(u32::MAX);
-            return Err(block.block_fault(FaultKind::Overrun { length: captured, held }));
+            return Err(block.block_fault(FaultKind::Overrun { length: captured, available: held }));
         }
         let start = block.at + data;
         Ok(Packet {
@@ -300,7 +310,7 @@ impl Block<'_> {
     }
 
     const fn block_fault(&self, why: FaultKind) -> NoPacketReason {
-        NoPacketReason::Bad { at: self.at, why }
+        NoPacketReason::Invalid { at: self.at, why }
     }
 
     /// Calls `accept` with the code and value of each option, from offset `at` to the end of the
@@ -312,13 +322,14 @@ impl Block<'_> {
         mut accept: impl FnMut(u16, &[u8]) -> Option<()>,
     ) -> Result<(), NoPacketReason> {
         let mut at = at;
-        while at + 2 * TRAILER <= self.bytes.len() {
+        while at + 2 * TRAILER_LENGTH <= self.bytes.len() {
             let (code, length) = (self.u16(at), self.u16(at + 2));
             if code == 0 {
                 break;
             }
             let (start, end) = (at + 4, at + 4 + usize::from(length));
-            let value = self.bytes.get(start..end).filter(|_| end + TRAILER <= self.bytes.len());
+            let value =
+                self.bytes.get(start..end).filter(|_| end + TRAILER_LENGTH <= self.bytes.len());
             value
                 .and_then(|value| accept(code, value))
                 .ok_or_else(|| self.block_fault(FaultKind::BadOption { code, length }))?;

@@ -58,11 +58,11 @@ pub struct Layers {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameFaults {
     /// True if the headers state more bytes than were captured, or if a header is truncated.
-    pub cut: bool,
+    pub truncated: bool,
     /// True if a header contradicts itself or an outer header.
     pub malformed: bool,
     /// True if the frame has more extension headers or VLAN tags than [`layers`] follows.
-    pub deep: bool,
+    pub too_deep: bool,
 }
 
 impl Layers {
@@ -133,13 +133,13 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
 /// the link header can state a length.
 fn locate_non_ip_layers(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
-        layers.faults.deep = crate::vlan::is_tag_ethertype(ethertype);
+        layers.faults.too_deep = crate::vlan::is_tag_ethertype(ethertype);
     }
     if let Some(end) = found.end {
-        layers.faults.cut = usize::from(end) > frame.len();
+        layers.faults.truncated = usize::from(end) > frame.len();
         layers.truncate(usize::from(end));
     }
-    layers.faults.cut |= found.l3.is_none() && has_layer3(layers.link);
+    layers.faults.truncated |= found.l3.is_none() && has_layer3(layers.link);
 }
 
 /// Returns true if every frame of this link type with a complete link header has a layer 3.
@@ -160,7 +160,7 @@ const fn has_layer3(link: LinkType) -> bool {
 fn locate_ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
     let start = usize::from(l3);
     let Some((ip, _)) = frame.get(start..).and_then(Ipv4::parse) else {
-        layers.faults.cut = true;
+        layers.faults.truncated = true;
         return;
     };
     let (header, total) = (usize::from(ip.header_length()), usize::from(ip.total_length()));
@@ -170,7 +170,7 @@ fn locate_ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
         return;
     }
     if total != 0 {
-        layers.faults.cut = start + total > frame.len();
+        layers.faults.truncated = start + total > frame.len();
         layers.truncate(start + total);
     }
     layers.protocol = Some(ip.protocol());
@@ -184,7 +184,7 @@ fn locate_ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
 fn locate_ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
     let start = usize::from(l3);
     let Some((ip, _)) = frame.get(start..).and_then(Ipv6::parse) else {
-        layers.faults.cut = true;
+        layers.faults.truncated = true;
         return;
     };
     if ip.version() != 6 {
@@ -193,7 +193,7 @@ fn locate_ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
     }
     let stated = start + ipv6::HEADER_LENGTH + usize::from(ip.payload_length());
     if ip.payload_length() != 0 {
-        layers.faults.cut = stated > frame.len();
+        layers.faults.truncated = stated > frame.len();
         layers.truncate(stated);
     }
     let packet = frame.get(start..layers.end as usize).unwrap_or_default();
@@ -207,9 +207,9 @@ fn locate_ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
             layers.protocol = Some(protocol);
             layers.fragment = Fragment::Later;
         }
-        UpperLayer::TooDeep => layers.faults.deep = true,
+        UpperLayer::TooDeep => layers.faults.too_deep = true,
         // Truncated, or the extension headers exceed the packet's stated length.
-        UpperLayer::Truncated if layers.faults.cut => {}
+        UpperLayer::Truncated if layers.faults.truncated => {}
         UpperLayer::Truncated => layers.faults.malformed = true,
     }
 }
@@ -261,7 +261,7 @@ impl Layers {
     /// Records that a header or a stated length extends beyond [`Layers::end`]. The frame is
     /// malformed, unless it is truncated or a fragment: its missing bytes then explain the overrun.
     fn record_overrun(&mut self) {
-        if !self.faults.cut && self.fragment == Fragment::Whole {
+        if !self.faults.truncated && self.fragment == Fragment::Whole {
             self.faults.malformed = true;
         }
     }

@@ -47,10 +47,12 @@ fn dissect_ethernet(frame: &[u8]) -> Layers {
     layers(LinkType::ETHERNET, frame)
 }
 
-const TRUNCATED_FAULT: FrameFaults = FrameFaults { cut: true, malformed: false, deep: false };
-const MALFORMED: FrameFaults = FrameFaults { cut: false, malformed: true, deep: false };
-const TOO_DEEP_FAULT: FrameFaults = FrameFaults { cut: false, malformed: false, deep: true };
-const NO_FAULTS: FrameFaults = FrameFaults { cut: false, malformed: false, deep: false };
+const TRUNCATED_FAULT: FrameFaults =
+    FrameFaults { truncated: true, malformed: false, too_deep: false };
+const MALFORMED: FrameFaults = FrameFaults { truncated: false, malformed: true, too_deep: false };
+const TOO_DEEP_FAULT: FrameFaults =
+    FrameFaults { truncated: false, malformed: false, too_deep: true };
+const NO_FAULTS: FrameFaults = FrameFaults { truncated: false, malformed: false, too_deep: false };
 
 #[test]
 fn padding_after_tcp_is_not_payload() {

@@ -4,7 +4,7 @@
 //! are formatted as `\# length hex` (RFC 3597 §5), limited to [`DISPLAYED_BYTES_MAX`] bytes.
 
 use super::name::write_escaped;
-use super::service::Parameters;
+use super::svcb::Parameters;
 use super::{DnsFault, Name, RecordType};
 use crate::read::{array, be16, be32};
 use core::fmt::{self, Write as _};

@@ -12,15 +12,15 @@
 mod data;
 mod fault;
 mod name;
-mod number;
-mod service;
+mod parameter;
+mod svcb;
 #[cfg(test)]
 mod tests;
 
 pub use data::ResourceData;
 pub use fault::DnsFault;
 pub use name::{Labels, NAME_MAX, Name};
-pub use number::{
+pub use parameter::{
     OPT_RECORD_TYPE, Opcode, RCODE_NAMES, RECORD_TYPE_NAMES, Rcode, RecordClass, RecordType,
 };
 
@@ -142,7 +142,7 @@ impl<'m> Message<'m> {
 
     /// Returns the number of records that the header states for a section.
     #[must_use]
-    pub fn records(&self, section: Section) -> u16 {
+    pub fn record_count(&self, section: Section) -> u16 {
         match section {
             Section::Answer => self.header_word(6),
             Section::Authority => self.header_word(8),
@@ -157,7 +157,7 @@ impl<'m> Message<'m> {
     pub fn is_likely_dns(&self, length: usize) -> bool {
         let questions = usize::from(self.question_count());
         let sections = [Section::Answer, Section::Authority, Section::Additional];
-        let records = sections.map(|section| usize::from(self.records(section)));
+        let records = sections.map(|section| usize::from(self.record_count(section)));
         let all: usize = records.iter().sum();
         let opcode = self.opcode();
         let is_usual = match opcode {
@@ -181,7 +181,8 @@ impl<'m> Message<'m> {
     #[must_use]
     pub fn counts_fit_length(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
-        let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
+        let all: usize =
+            sections.iter().map(|section| usize::from(self.record_count(*section))).sum();
         let questions = usize::from(self.question_count());
         let has_content = questions + all > 0 || self.is_response();
         has_content

@@ -44,7 +44,7 @@ fn response_is_parsed_completely() {
     assert_eq!((message.id(), message.opcode(), message.rcode()), (0x1234, Opcode(0), Rcode(3)));
     assert!(message.is_response() && message.is_likely_dns(bytes.len()));
     assert_eq!(message.flags().collect::<Vec<_>>(), ["aa", "rd", "ra"]);
-    assert_eq!((message.question_count(), message.records(Section::Answer)), (1, 3));
+    assert_eq!((message.question_count(), message.record_count(Section::Answer)), (1, 3));
     let (lines, fault) = format_message(&bytes);
     assert_eq!(
         lines,

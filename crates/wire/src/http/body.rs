@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub struct Body {
     /// Number of remaining bytes in the body or chunk. While the digits of a chunk size are being
     /// read, the value of the digits so far.
-    left: u64,
+    remaining: u64,
     /// State of the parser of the body, one of the constants of this module such as
     /// `IN_CHUNK_DATA`.
     state: u8,
@@ -107,14 +107,14 @@ impl Body {
     /// `Transfer-Encoding` that does not end with `chunked` is a fault.
     pub fn after_request_head(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
         let fields = &head.fields;
-        match (fields.transfer, fields.chunked, fields.length) {
+        match (fields.has_transfer_encoding, fields.chunked, fields.length) {
             (true, true, _) => Ok(Self::new_chunked(mode)),
-            (true, false, _) if mode == ParseMode::Strict => Err(HttpFault::Transfer),
+            (true, false, _) if mode == ParseMode::Strict => Err(HttpFault::TransferEncoding),
             // `CONNECT` has no body (RFC 9110 §9.3.6), whatever length its head states.
             _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
                 Ok(Self::default())
             }
-            (_, _, Some(length)) => Ok(Self::length(length)),
+            (_, _, Some(length)) => Ok(Self::with_length(length)),
             (_, _, None) => Ok(Self::default()),
         }
     }
@@ -129,27 +129,27 @@ impl Body {
         let lenient = mode == ParseMode::Lenient;
         let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
         match (status, method) {
-            (101, _) if head.may_switch_protocol() => return Self::switched(),
+            (101, _) if head.may_switch_protocol() => return Self::protocol_switch(),
             (_, RequestMethod::Head) | (304, _) => return Self::default(),
             // Such a response must not state a length (RFC 9110 §8.6), but a sender that states one
             // may also send a body.
             (100..200 | 204, _) if !(lenient && stated) => return Self::default(),
-            (200..300, RequestMethod::Connect) => return Self::switched(),
+            (200..300, RequestMethod::Connect) => return Self::protocol_switch(),
             _ => {}
         }
-        match (fields.transfer, fields.chunked, fields.length) {
+        match (fields.has_transfer_encoding, fields.chunked, fields.length) {
             (true, true, stated) if lenient => Self::new_maybe_chunked(stated.unwrap_or(0)),
             (true, true, _) => Self::new_chunked(mode),
             (true, false, _) if !lenient => Self::until_close(),
-            (_, _, Some(length)) => Self::length(length),
+            (_, _, Some(length)) => Self::with_length(length),
             (_, _, None) => Self::until_close(),
         }
-        .or_response(method == RequestMethod::Unknown && head.is_persistent())
+        .or_response_if(method == RequestMethod::Unknown && head.is_persistent())
     }
 
     /// Makes the presence of the body depend on its first byte if `maybe` is true: there is no body
     /// if another response begins there.
-    const fn or_response(mut self, maybe: bool) -> Self {
+    const fn or_response_if(mut self, maybe: bool) -> Self {
         self.state = match self.state {
             IN_LENGTH_BODY if maybe => LENGTH_OR_RESPONSE,
             UNTIL_CLOSE if maybe => CLOSE_OR_RESPONSE,
@@ -160,7 +160,7 @@ impl Body {
 
     /// Records that the message has a body, because the first bytes after the head do not begin
     /// another response.
-    const fn decide(&mut self) {
+    const fn confirm_body(&mut self) {
         self.state = match self.state {
             LENGTH_OR_RESPONSE => IN_LENGTH_BODY,
             CLOSE_OR_RESPONSE => UNTIL_CLOSE,
@@ -170,9 +170,9 @@ impl Body {
 
     /// Creates a body of `length` bytes.
     #[must_use]
-    pub fn length(length: u64) -> Self {
+    pub fn with_length(length: u64) -> Self {
         Self {
-            left: length,
+            remaining: length,
             state: if length == 0 { ENDED } else { IN_LENGTH_BODY },
             ..Self::default()
         }
@@ -186,7 +186,7 @@ impl Body {
 
     /// Creates an empty body, after which the connection switches to another protocol.
     #[must_use]
-    pub fn switched() -> Self {
+    pub fn protocol_switch() -> Self {
         Self { state: PROTOCOL_SWITCHED, ..Self::default() }
     }
 
@@ -206,7 +206,12 @@ impl Body {
     fn new_maybe_chunked(stated: u64) -> Self {
         // A length of more than 6 bytes exceeds the data of any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
-        Self { left: 0, state: BEFORE_FIRST_SIZE, lenient: 1, stated_length: [a, b, c, d, e, f] }
+        Self {
+            remaining: 0,
+            state: BEFORE_FIRST_SIZE,
+            lenient: 1,
+            stated_length: [a, b, c, d, e, f],
+        }
     }
 
     /// Returns true if the body has ended.
@@ -232,8 +237,8 @@ impl Body {
     #[inline]
     pub const fn consume_if_all_data(&mut self, length: u32) -> bool {
         match self.state {
-            IN_LENGTH_BODY | IN_CHUNK_DATA if self.left > length as u64 => {
-                self.left -= length as u64;
+            IN_LENGTH_BODY | IN_CHUNK_DATA if self.remaining > length as u64 => {
+                self.remaining -= length as u64;
                 true
             }
             UNTIL_CLOSE => true,
@@ -248,7 +253,7 @@ impl Body {
             if bytes.starts_with(b"HTTP/1.") {
                 *self = Self::default();
             }
-            self.decide();
+            self.confirm_body();
         }
         match self.state {
             ENDED | PROTOCOL_SWITCHED => Ok(BodyPart::End),
@@ -262,11 +267,11 @@ impl Body {
     /// returns the number of bytes skipped. A number smaller than `length` means that framing
     /// bytes, or bytes after the body, are missing.
     pub fn skip_missing_bytes(&mut self, length: u64) -> u64 {
-        self.decide();
+        self.confirm_body();
         match self.state {
             UNTIL_CLOSE => length,
             IN_LENGTH_BODY | IN_CHUNK_DATA => {
-                let missed = length.min(self.left);
+                let missed = length.min(self.remaining);
                 self.consume(missed);
                 missed
             }
@@ -275,20 +280,20 @@ impl Body {
     }
 
     fn take_body_data(&mut self, length: usize) -> usize {
-        let taken = usize::try_from(self.left).unwrap_or(usize::MAX).min(length);
+        let taken = usize::try_from(self.remaining).unwrap_or(usize::MAX).min(length);
         self.consume(taken as u64);
         taken
     }
 
     fn consume(&mut self, length: u64) {
-        self.left -= length.min(self.left);
-        if self.left == 0 {
+        self.remaining -= length.min(self.remaining);
+        if self.remaining == 0 {
             self.state = if self.state == IN_CHUNK_DATA { AFTER_CHUNK_DATA } else { ENDED };
         }
     }
 
     fn take_framing_bytes(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
-        let (state, left) = (self.state, self.left);
+        let (state, left) = (self.state, self.remaining);
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
             let skipped = self.unchanged_prefix_length(bytes.get(at..).unwrap_or_default());
@@ -298,7 +303,7 @@ impl Body {
             }
             if let Err(fault) = self.step(*byte) {
                 // An oversized chunk size still counts as a size.
-                let first = state == BEFORE_FIRST_SIZE && self.left >> 60 == 0;
+                let first = state == BEFORE_FIRST_SIZE && self.remaining >> 60 == 0;
                 return if first { self.reinterpret_as_unchunked(bytes) } else { Err(fault) };
             }
             at += 1;
@@ -328,7 +333,7 @@ impl Body {
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         *self = match guess_protocol(bytes) {
             ProtocolGuess::Response => Self::default(),
-            _ if stated > 0 => Self::length(stated),
+            _ if stated > 0 => Self::with_length(stated),
             _ => Self::until_close(),
         };
         self.take(bytes)

@@ -40,15 +40,15 @@ pub enum HttpFault {
     FieldValue,
     /// A line begins with white space, which would continue the previous line (RFC 9112 §2.2,
     /// §5.2).
-    Folded,
+    FoldedLine,
     /// `Content-Length` is not a number (RFC 9112 §6.3).
     Length,
     /// `Content-Length` occurs more than once (RFC 9112 §6.3).
-    LengthTwice,
+    DuplicateLength,
     /// `Content-Length` occurs together with `Transfer-Encoding` (RFC 9112 §6.1).
     LengthAndTransfer,
     /// `Transfer-Encoding` of a request does not end with `chunked` (RFC 9112 §6.3).
-    Transfer,
+    TransferEncoding,
     /// `Transfer-Encoding` contains `chunked` twice (RFC 9112 §6.1).
     ChunkedTwice,
     /// A chunk does not begin with its size, or the size is too large (RFC 9112 §7.1).
@@ -72,11 +72,11 @@ impl fmt::Display for HttpFault {
             Self::Reason => "the reason phrase has control characters",
             Self::FieldName => "the name of a field is malformed",
             Self::FieldValue => "the value of a field has control characters",
-            Self::Folded => "a line begins with white space",
+            Self::FoldedLine => "a line begins with white space",
             Self::Length => "Content-Length is not a number",
-            Self::LengthTwice => "Content-Length is given twice",
+            Self::DuplicateLength => "Content-Length is given twice",
             Self::LengthAndTransfer => "Content-Length is combined with Transfer-Encoding",
-            Self::Transfer => "Transfer-Encoding of a request does not end with chunked",
+            Self::TransferEncoding => "Transfer-Encoding of a request does not end with chunked",
             Self::ChunkedTwice => "Transfer-Encoding contains chunked twice",
             Self::ChunkSize => "a chunk does not begin with a valid size",
             Self::ChunkExtension => "a chunk extension is malformed",

@@ -29,19 +29,19 @@ pub struct EvaluatedFields<'b> {
     /// differs from another `Content-Length`, or occurs together with `Transfer-Encoding`.
     pub ambiguous: bool,
     /// True if the header field `Transfer-Encoding` is present.
-    pub transfer: bool,
+    pub has_transfer_encoding: bool,
     /// True if `Transfer-Encoding` ends with `chunked`; in lenient mode, if it contains `chunked`.
     pub chunked: bool,
     /// True if `Transfer-Encoding` contains `chunked` at any place; used in strict mode only.
     contains_chunked: bool,
     /// True if `Connection` or `Proxy-Connection` contains `close`.
-    pub close: bool,
+    pub has_close: bool,
     /// True if `Connection` or `Proxy-Connection` contains `keep-alive`.
     pub keep_alive: bool,
     /// True if `Connection` or `Proxy-Connection` contains `upgrade`.
-    pub upgrades: bool,
+    pub connection_upgrade: bool,
     /// True if the header field `Upgrade` is present.
-    pub upgrade: bool,
+    pub has_upgrade: bool,
 }
 
 /// The header fields that the parser evaluates.
@@ -135,7 +135,7 @@ impl<'b> EvaluatedFields<'b> {
             KnownField::Referer => _ = self.referer.get_or_insert(value),
             KnownField::ContentType => set_if_empty(&mut self.content_type, value),
             KnownField::Authorization => set_if_empty(&mut self.authorization, value),
-            KnownField::Upgrade => self.upgrade = true,
+            KnownField::Upgrade => self.has_upgrade = true,
             KnownField::Connection => self.add_connection_field(value),
             KnownField::ContentLength => return self.add_content_length(value, mode),
             KnownField::TransferEncoding => return self.add_transfer_encoding(value, mode),
@@ -149,9 +149,9 @@ impl<'b> EvaluatedFields<'b> {
 
     fn add_connection_field(&mut self, value: &[u8]) {
         for word in split_list(value) {
-            self.close |= eq_ignore_case(word, b"close");
+            self.has_close |= eq_ignore_case(word, b"close");
             self.keep_alive |= eq_ignore_case(word, b"keep-alive");
-            self.upgrades |= eq_ignore_case(word, b"upgrade");
+            self.connection_upgrade |= eq_ignore_case(word, b"upgrade");
         }
     }
 
@@ -161,7 +161,9 @@ impl<'b> EvaluatedFields<'b> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(parse_decimal);
         match (mode, number) {
-            (ParseMode::Strict, _) if self.length.is_some() => return Err(HttpFault::LengthTwice),
+            (ParseMode::Strict, _) if self.length.is_some() => {
+                return Err(HttpFault::DuplicateLength);
+            }
             (ParseMode::Strict, None) => return Err(HttpFault::Length),
             (ParseMode::Strict, _) if digits < value.len() => return Err(HttpFault::Length),
             _ => {}
@@ -180,7 +182,7 @@ impl<'b> EvaluatedFields<'b> {
     /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last, and a
     /// second `chunked` is a fault (RFC 9112 §6.1); in lenient mode, `chunked` counts anywhere.
     fn add_transfer_encoding(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
-        self.transfer = true;
+        self.has_transfer_encoding = true;
         if mode == ParseMode::Lenient {
             self.chunked |= split_words(value).any(|word| eq_ignore_case(word, b"chunked"));
             return Ok(());
@@ -198,7 +200,7 @@ impl<'b> EvaluatedFields<'b> {
     /// Checks the header fields that determine the length of the body. A length together with a
     /// transfer coding is a fault in strict mode, and an ambiguity in lenient mode.
     pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
-        match (mode, self.transfer, self.length) {
+        match (mode, self.has_transfer_encoding, self.length) {
             (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
             (ParseMode::Lenient, true, Some(_)) => self.ambiguous = true,
             _ => {}

@@ -80,7 +80,7 @@ impl<'b> Head<'b> {
     /// §9.3).
     #[must_use]
     pub const fn is_persistent(&self) -> bool {
-        !self.fields.close && (self.is_persistent_version || self.fields.keep_alive)
+        !self.fields.has_close && (self.is_persistent_version || self.fields.keep_alive)
     }
 
     /// Returns true if the head is the preface of HTTP/2, which resembles a request (RFC 9113
@@ -99,7 +99,7 @@ impl<'b> Head<'b> {
         match self.start {
             Start::Request { method: b"CONNECT", .. } => true,
             Start::Response { status, .. } if status != 101 => false,
-            _ => self.fields.upgrade && self.fields.upgrades,
+            _ => self.fields.has_upgrade && self.fields.connection_upgrade,
         }
     }
 
@@ -152,7 +152,7 @@ fn parse_fields_strictly(
     let mut at = from;
     loop {
         if matches!(bytes.get(at), Some(b' ' | b'\t')) {
-            return Err(HttpFault::Folded.into());
+            return Err(HttpFault::FoldedLine.into());
         }
         let line = next_head_line(bytes, at, ParseMode::Strict)?;
         at = line.next;

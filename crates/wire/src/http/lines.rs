@@ -71,7 +71,7 @@ const AT_LINE_START: u8 = 4;
 /// State of the search for the end of a head, after a CR in an empty line.
 const AFTER_EMPTY_LINE_CR: u8 = 5;
 /// State of the search for the end of a head, after one space or tab in an otherwise empty line.
-const BLANK: u8 = 6;
+const AFTER_LINE_START_BLANK: u8 = 6;
 /// State of the search for the end of a head, after a line that consists of a space or tab and LF.
 const AFTER_BLANK_LINE: u8 = 7;
 
@@ -103,12 +103,12 @@ impl HeadSearch {
                 continue;
             }
             let begun = match byte {
-                b' ' | b'\t' => BLANK,
+                b' ' | b'\t' => AFTER_LINE_START_BLANK,
                 _ => IN_TEXT_LINE,
             };
             let (next, ends) = match (self.0, byte) {
                 (BEFORE_HEAD, byte) if is_blank(*byte) => (BEFORE_HEAD, false),
-                (BEFORE_HEAD | BLANK, b' '..) => (IN_TEXT_LINE, false),
+                (BEFORE_HEAD | AFTER_LINE_START_BLANK, b' '..) => (IN_TEXT_LINE, false),
                 (AFTER_TEXT_CR | AFTER_TEXT_CRS, b'\r') => (AFTER_TEXT_CRS, false),
                 (AFTER_TEXT_CR | AFTER_TEXT_CRS, b'\n') => (AT_LINE_START, false),
                 (AT_LINE_START | AFTER_EMPTY_LINE_CR | AFTER_BLANK_LINE, b'\r') => {
@@ -117,9 +117,9 @@ impl HeadSearch {
                 (AT_LINE_START | AFTER_EMPTY_LINE_CR | AFTER_BLANK_LINE, b'\n') => {
                     (AT_LINE_START, true)
                 }
-                (BLANK, b'\n') => (AFTER_BLANK_LINE, false),
-                (BLANK, b'\r') => (AFTER_TEXT_CR, false),
-                (BEFORE_HEAD | BLANK, _) => (IN_TEXT_LINE, false),
+                (AFTER_LINE_START_BLANK, b'\n') => (AFTER_BLANK_LINE, false),
+                (AFTER_LINE_START_BLANK, b'\r') => (AFTER_TEXT_CR, false),
+                (BEFORE_HEAD | AFTER_LINE_START_BLANK, _) => (IN_TEXT_LINE, false),
                 (AFTER_TEXT_CR | AT_LINE_START, _) => (begun, false),
                 _ => (begun, true),
             };

@@ -6,7 +6,7 @@ pub enum FieldType {
     /// Text, stored as the bytes on the wire.
     Text,
     /// Text in a field that a record may contain several times.
-    List,
+    RepeatedText,
     /// A number, stored in little-endian bytes.
     Number,
     /// A flag, whose stored value is always 1.
@@ -110,12 +110,12 @@ fields! {
     Class "question_class" Some("dns.question.class"), Text, "The requested class.";
     Answers "answers" Some("dns.answers.count"), Number,
         "The number of answers in the DNS message.";
-    Data "data" Some("dns.answers.data"), List, "The answers, as text.";
+    Data "data" Some("dns.answers.data"), RepeatedText, "The answers, as text.";
     Ttl "ttl" Some("dns.answers.ttl"), Number, "The least time to live of the answers, in seconds.";
     TlsVersion "tls_version" Some("tls.version"), Text, "The version of TLS.";
     ServerName "server_name" Some("tls.client.server_name"), Text,
         "The server name that the client requests (SNI).";
-    Alpn "alpn" Some("tls.client.supported_protocols"), List,
+    Alpn "alpn" Some("tls.client.supported_protocols"), RepeatedText,
         "The application protocols that are offered or chosen (ALPN).";
     Cipher "cipher" Some("tls.cipher"), Text, "The cipher suite that the server chose.";
     Ciphers "ciphers" None, Number, "The number of cipher suites that the client offers.";

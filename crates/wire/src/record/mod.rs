@@ -108,7 +108,7 @@ impl<'r> Writer<'r> {
 
     /// Marks this record as truncated if `other` is truncated. The caller copies fields of `other`
     /// to this record.
-    pub fn mark_like(&mut self, other: &Record<'_>) {
+    pub fn inherit_truncation(&mut self, other: &Record<'_>) {
         self.cut |= other.is_truncated();
     }
 
@@ -136,7 +136,7 @@ impl<'r> Writer<'r> {
     /// Adds all fields of another record to this record. Marks this record, too, if the other is
     /// truncated.
     pub fn add_all_fields(&mut self, other: &Record<'_>) {
-        self.mark_like(other);
+        self.inherit_truncation(other);
         for (field, value) in other.fields() {
             self.add(field as u8, value);
         }

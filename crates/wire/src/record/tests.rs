@@ -63,7 +63,7 @@ fn fields_that_do_not_fit_are_omitted_and_marked() {
         assert_eq!(record.is_truncated(), length > TEXT_MAX);
         let mut copy = [0; 8];
         let mut writer = Writer::new(&mut copy, RecordKind::Dns);
-        writer.mark_like(&record);
+        writer.inherit_truncation(&record);
         let used = writer.finish();
         assert_eq!(Record::parse(&copy[..used]).unwrap().is_truncated(), length > TEXT_MAX);
     }

@@ -34,7 +34,7 @@ pub struct ClientHello<'b> {
     /// Legacy version field. [`ClientHello::offered_version`] returns the version actually offered.
     pub version: Version,
     /// Session id that the client offers for resumption; empty if there is none.
-    pub session: &'b [u8],
+    pub session_id: &'b [u8],
     ciphers: &'b [u8],
     extensions: &'b [u8],
 }
@@ -48,7 +48,7 @@ pub struct ServerHello<'b> {
     /// True if this ServerHello is a HelloRetryRequest.
     pub is_retry: bool,
     /// Id of the session that the server resumes or creates; in TLS 1.3, the client's session id.
-    pub session: &'b [u8],
+    pub session_id: &'b [u8],
     /// Cipher suite that the server has chosen.
     pub cipher: super::CipherSuite,
     extensions: &'b [u8],
@@ -64,7 +64,7 @@ impl<'b> ClientHello<'b> {
         let ciphers = take_list_with_u16_length(&mut rest).filter(|list| list.len() % 2 == 0)?;
         take_list_with_u8_length(&mut rest)?;
         let extensions = extensions(rest)?;
-        (version.0 >> 8 == 3).then_some(Self { version, session, ciphers, extensions })
+        (version.0 >> 8 == 3).then_some(Self { version, session_id: session, ciphers, extensions })
     }
 
     /// Iterates over the offered cipher suites, including GREASE values.
@@ -141,7 +141,7 @@ impl<'b> ServerHello<'b> {
         }
         let extensions = extensions(rest)?;
         version.normalized_version()?;
-        Some(Self { version, is_retry, session, cipher, extensions })
+        Some(Self { version, is_retry, session_id: session, cipher, extensions })
     }
 
     /// Iterates over the extensions of the ServerHello.

@@ -88,7 +88,7 @@ pub const fn is_grease(value: u16) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Content type of the record: 20 to 24.
-    pub content: u8,
+    pub content_type: u8,
     /// Version that the record states. In a record with a hello, this version has little
     /// significance.
     pub version: Version,
@@ -106,7 +106,7 @@ impl RecordHeader {
             && version.0 >> 8 == 3
             && version.normalized_version().is_some()
             && usize::from(length) <= RECORD_MAX;
-        likely.then_some(Self { content, version, length })
+        likely.then_some(Self { content_type: content, version, length })
     }
 }
 
@@ -114,7 +114,7 @@ impl RecordHeader {
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
     /// There are too few bytes to decide; the search needs at least this many bytes in total.
-    Need(usize),
+    NeedBytes(usize),
     /// The first hello is a ClientHello.
     Client(ClientHello<'b>),
     /// The first hello is a ServerHello.
@@ -148,7 +148,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
         }
         if rest.len() < RECORD_HEADER_SIZE {
             // The next byte may rule out TLS.
-            return FirstHello::Need(at + rest.len() + 1);
+            return FirstHello::NeedBytes(at + rest.len() + 1);
         }
         let Some(first) = RecordHeader::parse(rest) else { return FirstHello::NotTls };
         let whole = RECORD_HEADER_SIZE + usize::from(first.length);
@@ -157,7 +157,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
                 at += whole;
                 continue;
             }
-            Preamble::More(more) => return FirstHello::Need(at + more),
+            Preamble::More(more) => return FirstHello::NeedBytes(at + more),
             Preamble::Alert => return FirstHello::Alert,
             Preamble::Other => return FirstHello::NoHello,
             Preamble::Some(before) => before,
@@ -165,7 +165,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
         let kind = rest.get(RECORD_HEADER_SIZE + before).copied().unwrap_or(0);
         return match assemble_message(rest, first, before, room) {
             Ok(message) => parse_hello(kind, message),
-            Err(FirstHello::Need(need)) => FirstHello::Need(at + need),
+            Err(FirstHello::NeedBytes(need)) => FirstHello::NeedBytes(at + need),
             Err(why) => why,
         };
     }
@@ -191,7 +191,7 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
     let length = usize::from(record.length);
     let payload = bytes.get(RECORD_HEADER_SIZE..).unwrap_or_default();
     let payload = payload.get(..length).unwrap_or(payload);
-    match (record.content, payload) {
+    match (record.content_type, payload) {
         _ if length == 0 => Preamble::All,
         (ALERT, _) if length == 2 => match payload {
             [WARNING] | [] => Preamble::More(RECORD_HEADER_SIZE + 2),
@@ -266,7 +266,9 @@ fn assemble_message<'b>(
     if let Some(length) = message_length(payload)
         && before + length <= usize::from(first.length)
     {
-        return payload.get(..length).ok_or(FirstHello::Need(RECORD_HEADER_SIZE + before + length));
+        return payload
+            .get(..length)
+            .ok_or(FirstHello::NeedBytes(RECORD_HEADER_SIZE + before + length));
     }
     room.clear();
     let mut at = 0;
@@ -283,17 +285,17 @@ fn assemble_message<'b>(
             // Number of bytes that are missing from the last record.
             let open = at - bytes.len();
             let next = if missing > open { RECORD_HEADER_SIZE + missing - open } else { 0 };
-            return Err(FirstHello::Need(bytes.len() + missing.min(open) + next));
+            return Err(FirstHello::NeedBytes(bytes.len() + missing.min(open) + next));
         }
         let rest = bytes.get(at..).unwrap_or_default();
         if rest.len() < RECORD_HEADER_SIZE {
-            return Err(FirstHello::Need(at + RECORD_HEADER_SIZE + missing));
+            return Err(FirstHello::NeedBytes(at + RECORD_HEADER_SIZE + missing));
         }
         // In TLS 1.3 nothing may separate parts of a handshake message (RFC 8446 §5.1); in earlier
         // versions a warning may.
         let Some(header) = RecordHeader::parse(rest) else { return Err(FirstHello::Malformed) };
         let length = usize::from(header.length);
-        if header.content == HANDSHAKE {
+        if header.content_type == HANDSHAKE {
             let payload = rest.get(RECORD_HEADER_SIZE..).unwrap_or_default();
             let payload = payload.get(..length).unwrap_or(payload);
             let skipped = if at == 0 { before } else { 0 };
@@ -301,7 +303,7 @@ fn assemble_message<'b>(
         } else {
             match classify_preamble(header, rest) {
                 Preamble::All => {}
-                Preamble::More(more) => return Err(FirstHello::Need(at + more)),
+                Preamble::More(more) => return Err(FirstHello::NeedBytes(at + more)),
                 _ => return Err(FirstHello::Malformed),
             }
         }

@@ -63,7 +63,7 @@ fn client_hello_fields_are_parsed() {
         panic!("a ClientHello")
     };
     assert_eq!((hello.version, hello.offered_version()), (Version::TLS12, Version::TLS13));
-    assert_eq!(hello.session, [1, 2, 3, 4]);
+    assert_eq!(hello.session_id, [1, 2, 3, 4]);
     assert_eq!(hello.offered_cipher_suites().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
     assert_eq!(
         hello.offered_cipher_suites().without_grease().collect::<Vec<_>>(),
@@ -86,7 +86,7 @@ fn server_hello_fields_are_parsed() {
     };
     assert_eq!((hello.version, hello.negotiated_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
-    assert_eq!((hello.protocol(), hello.session), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
+    assert_eq!((hello.protocol(), hello.session_id), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
     assert!(hello.accepts_psk() && !hello.is_retry);
     let retry = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c";
     let mut random = [0; 32];
@@ -108,7 +108,7 @@ fn hello_split_over_records_is_assembled() {
         let mut room = Vec::new();
         for here in 0..bytes.len() {
             match find_first_hello(&bytes[..here], &mut room) {
-                FirstHello::Need(need) => {
+                FirstHello::NeedBytes(need) => {
                     assert!(here < need && need <= bytes.len(), "{step} {here}")
                 }
                 other => panic!("{step} {here}: {other:?}"),
@@ -157,7 +157,7 @@ fn hello_is_found_after_permitted_records() {
         let mut found = None;
         for here in 0..=bytes.len() {
             match find_first_hello(&bytes[..here], &mut room) {
-                FirstHello::Need(need) => {
+                FirstHello::NeedBytes(need) => {
                     assert!(here < need && need <= bytes.len(), "{number} {here}")
                 }
                 FirstHello::Server(hello) => {
@@ -175,7 +175,7 @@ fn hello_is_found_after_permitted_records() {
 fn first_messages_other_than_hello_are_distinguished() {
     let mut room = Vec::new();
     let mut name = |bytes: &[u8]| match find_first_hello(bytes, &mut room) {
-        FirstHello::Need(_) => "need",
+        FirstHello::NeedBytes(_) => "need",
         FirstHello::Client(_) => "client",
         FirstHello::Server(_) => "server",
         FirstHello::Malformed => "malformed",
@@ -251,7 +251,7 @@ fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
         FirstHello::Server(hello) => {
             hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len)
         }
-        FirstHello::Need(need) => {
+        FirstHello::NeedBytes(need) => {
             assert!(need > bytes.len());
             0
         }

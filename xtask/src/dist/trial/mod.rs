@@ -78,7 +78,7 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     let _ = fs::remove_dir_all(&root);
     println!("\n{suite}:");
     booted.lines.iter().for_each(|line| println!("  {line}"));
-    match booted.well {
+    match booted.reached_end {
         true => Ok(()),
         false => Err(format!("the trial in {suite} failed")),
     }

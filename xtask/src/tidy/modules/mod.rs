@@ -48,30 +48,31 @@ pub(super) fn file_dependencies(tree: &Tree, base: &str) -> FileDependencies {
     let mut dependencies = FileDependencies::default();
     for root in ["src/lib.rs", "src/main.rs"] {
         if let Some(file) = tree.file(&format!("{base}{root}")) {
-            Reader { tree, base, modules: Vec::new(), dependencies: &mut dependencies }.read(file);
+            ModuleReader { tree, base, modules: Vec::new(), dependencies: &mut dependencies }
+                .read(file);
         }
     }
     dependencies
 }
 
 /// A reader of all modules below one root file of a crate, which collects the file dependencies.
-struct Reader<'t> {
+struct ModuleReader<'t> {
     tree: &'t Tree,
     base: &'t str,
     modules: Vec<Module>,
     dependencies: &'t mut FileDependencies,
 }
 
-impl Reader<'_> {
+impl ModuleReader<'_> {
     fn read(mut self, root: &File) {
-        self.file(root, None);
+        self.read_file(root, None);
         for at in 0..self.modules.len() {
             self.add_edges(at);
         }
     }
 
     /// Adds the module of a file, and its submodules; returns the module's index.
-    fn file(&mut self, file: &File, parent: Option<usize>) -> usize {
+    fn read_file(&mut self, file: &File, parent: Option<usize>) -> usize {
         let index = self.dependencies.files.len();
         let path = file.path.strip_prefix(self.base).unwrap_or(&file.path);
         self.dependencies.files.push(path.strip_prefix("src/").unwrap_or(path).to_owned());
@@ -113,7 +114,7 @@ impl Reader<'_> {
         for name in contents.files {
             let paths = [format!("{folder}{name}.rs"), format!("{folder}{name}/mod.rs")];
             if let Some(inner) = paths.iter().find_map(|path| self.tree.file(path)) {
-                let child = self.file(inner, Some(at));
+                let child = self.read_file(inner, Some(at));
                 self.modules[at].children.insert(name, child);
             }
         }

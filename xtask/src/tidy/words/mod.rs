@@ -26,7 +26,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         test_names::check(file, name, &tokens, found);
         identifiers.check(file, name, &tokens, &retired, found);
         if !file.is_test() && !test_files.contains(&file.path) {
-            types.read(file, name, &tokens);
+            types.add_file(file, name, &tokens);
         }
     }
     types.check(found);

@@ -28,7 +28,7 @@ pub(super) struct TypeDefinitions {
 
 impl TypeDefinitions {
     /// Collects the type definitions of a product file.
-    pub(super) fn read(&mut self, file: &File, name: &str, tokens: &[Token<'_>]) {
+    pub(super) fn add_file(&mut self, file: &File, name: &str, tokens: &[Token<'_>]) {
         let mut found = Vec::new();
         collect_definitions(&product_tokens(tokens), &mut found);
         for (type_name, line) in found {

@@ -67,7 +67,7 @@ impl SlotWalk {
         let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
         let to = out.get_mut(..length)?;
         foreign::copy_out(region.words(), shape.slot_offset(position), to);
-        self.pass(&CheckedSlot { at: 0, length });
+        self.advance_past(&CheckedSlot { at: 0, length });
         Some(length)
     }
 
@@ -92,7 +92,7 @@ impl SlotWalk {
             if !copied {
                 return Err(Fault::TooLong { length: found.length, limit });
             }
-            self.pass(&found);
+            self.advance_past(&found);
             return Ok(Some(found.length));
         }
         Ok(None)
@@ -124,13 +124,13 @@ impl SlotWalk {
 }
 
 impl BlockWalk for SlotWalk {
-    type Found = CheckedSlot;
+    type LocatedBlock = CheckedSlot;
 
-    fn side(&self) -> &ReaderCursor {
+    fn cursor(&self) -> &ReaderCursor {
         &self.side
     }
 
-    fn side_mut(&mut self) -> &mut ReaderCursor {
+    fn cursor_mut(&mut self) -> &mut ReaderCursor {
         &mut self.side
     }
 
@@ -158,7 +158,7 @@ impl BlockWalk for SlotWalk {
     }
 
     #[inline]
-    fn pass(&mut self, found: &CheckedSlot) {
+    fn advance_past(&mut self, found: &CheckedSlot) {
         let position = self.side.next;
         self.side.taken.lost += position - self.expected;
         self.side.taken.blocks += 1;
@@ -242,7 +242,7 @@ impl<P> readers::RingReader<SlotWalk, P> {
 
 impl ForeignSlotReader {
     /// Returns the cursor of this reader, with which a stream that wraps the ring waits for blocks.
-    pub(super) const fn side(&mut self) -> &mut ReaderCursor {
+    pub(super) const fn cursor_mut(&mut self) -> &mut ReaderCursor {
         &mut self.0.side
     }
 

@@ -14,13 +14,13 @@ use crate::{Fault, Policy, ReaderCounts, WriterCounts, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use sys::doorbell::{Peer, SocketDoorbell};
+use sys::doorbell::{PeerState, SocketDoorbell};
 
 /// Creates a stream of slots. Returns the writing end, and an offer for each reader. The writer
 /// publishes blocks in groups of `every` blocks (T_b), and at each [`SlotOutput::flush`]. Fails if
 /// the kernel refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
-    let (ring, rings) = share::slots(config)?;
+    let (ring, rings) = share::slot_ring(config)?;
     let (mut doorbells, mut offers) = (Vec::new(), Vec::new());
     for ring in rings {
         let (own_end, peer_end) = SocketDoorbell::pair()?;
@@ -59,7 +59,7 @@ impl SlotOffer {
             writer_exited: false,
             spins: default_spins(),
             #[cfg(any(test, feature = "testing"))]
-            late: crate::late::LateEvent::default(),
+            late_event: crate::late_event::LateEvent::default(),
         })
     }
 }
@@ -240,7 +240,7 @@ pub struct SlotInput {
     spins: u32,
     /// Event that a test arms, and that fires within the next call that finds no block.
     #[cfg(any(test, feature = "testing"))]
-    pub late: crate::late::LateEvent,
+    pub late_event: crate::late_event::LateEvent,
 }
 
 impl SlotInput {
@@ -280,14 +280,14 @@ impl SlotInput {
     fn report_empty(&mut self) -> Result<BlockRead, Fault> {
         self.release();
         #[cfg(any(test, feature = "testing"))]
-        if self.late.fire() {
-            self.writer_exited |= self.doorbell.clear() == Peer::Gone;
+        if self.late_event.fire() {
+            self.writer_exited |= self.doorbell.clear() == PeerState::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(BlockRead::End);
         }
         // Blocks published between the last check and the exit of the writer are still read.
-        let has_more = self.ring.side().has_more()?;
+        let has_more = self.ring.cursor_mut().has_more()?;
         if self.writer_exited && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
@@ -303,7 +303,7 @@ impl SlotInput {
         let readable = self.announce_sleep(self.ring.slots() / 4);
         let mut notified = false;
         if matches!(readable, Ok(false)) {
-            notified = sys::poll::readable(&[self.doorbell.as_fd()], limit) == [true];
+            notified = sys::poll::wait_until_readable(&[self.doorbell.as_fd()], limit) == [true];
         }
         self.wake(notified);
         let readable = readable? || self.is_readable()?;
@@ -314,7 +314,7 @@ impl SlotInput {
     /// writer flushes. Returns true if there is already something to read. In either case the
     /// caller must call [`SlotInput::wake`] afterwards.
     pub fn announce_sleep(&mut self, blocks: u64) -> Result<bool, Fault> {
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         let until = side.next.saturating_add(blocks);
         let Some(page) = side.store.readers.first() else { return Err(Fault::Abandoned) };
         self.sleeper.announce_sleep(page, reader::WAIT, until);
@@ -325,9 +325,9 @@ impl SlotInput {
     /// also drains the doorbell.
     pub fn wake(&mut self, notified: bool) {
         if notified {
-            self.writer_exited |= self.doorbell.clear() == Peer::Gone;
+            self.writer_exited |= self.doorbell.clear() == PeerState::Gone;
         }
-        if let Some(page) = self.ring.side().store.readers.first() {
+        if let Some(page) = self.ring.cursor_mut().store.readers.first() {
             self.sleeper.announce_wake(page, reader::WAIT);
         }
     }
@@ -335,7 +335,7 @@ impl SlotInput {
     /// Releases all blocks read so far, and wakes a writer that is waiting for slots.
     pub fn release(&mut self) {
         if self.ring.unreleased_slots() > 0 {
-            self.ring.side().release();
+            self.ring.cursor_mut().release();
             self.notify_writer();
         }
     }
@@ -349,7 +349,7 @@ impl SlotInput {
     /// Returns true if a read would not block: a block is published, the stream has ended, or the
     /// writer was killed.
     pub fn is_readable(&mut self) -> Result<bool, Fault> {
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         Ok(side.has_more()? || side.is_finished()? || self.writer_exited)
     }
 
@@ -364,10 +364,10 @@ impl SlotInput {
 
     /// Wakes the writer if it is waiting for the released slots.
     fn notify_writer(&mut self) {
-        let side = self.ring.side();
+        let side = self.ring.cursor_mut();
         let released = side.released_position();
         if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.writer_exited |= self.doorbell.notify() == Peer::Gone;
+            self.writer_exited |= self.doorbell.notify() == PeerState::Gone;
         }
     }
 }
@@ -404,7 +404,7 @@ impl AsFd for SlotInput {
 impl Drop for SlotInput {
     fn drop(&mut self) {
         // Wakes a sleeping writer, so that it notices the reader's exit.
-        self.ring.side().leave();
+        self.ring.cursor_mut().leave();
         let _peer = self.doorbell.notify();
     }
 }

@@ -9,7 +9,7 @@ fn ring_config(slots: usize, policy: Policy) -> SlotConfig {
 
 #[test]
 fn slots_are_contiguous_multiples_of_their_size() {
-    let shape = ring_config(60, Policy::Block).slot_shape();
+    let shape = ring_config(60, Policy::Block).slot_layout();
     assert_eq!((shape.slot, shape.slots, shape.block_max()), (128, 64, 128));
     assert_eq!((shape.slots_size(), shape.table_size()), (8192, 4096));
     let (mut writer, mut readers) = ring(&ring_config(60, Policy::Block));
@@ -36,10 +36,10 @@ fn slots_are_contiguous_multiples_of_their_size() {
 #[test]
 fn dimensions_are_rounded_and_clamped() {
     let shape = SlotConfig { slot: 1 << 20, slots: 3, ..SlotConfig::new(DbufId::new(1).unwrap()) }
-        .slot_shape();
+        .slot_layout();
     assert_eq!((shape.slot, shape.slots, shape.block_max()), (1 << 20, 4, BLOCK_MAX));
     let small =
-        SlotConfig { slot: 1, slots: 1, ..SlotConfig::new(DbufId::new(1).unwrap()) }.slot_shape();
+        SlotConfig { slot: 1, slots: 1, ..SlotConfig::new(DbufId::new(1).unwrap()) }.slot_layout();
     assert_eq!((small.slot, small.slots), (64, 64));
 }
 

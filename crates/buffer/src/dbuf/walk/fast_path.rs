@@ -39,7 +39,7 @@ impl RecordWalk {
     /// (`bench peek`).
     #[inline]
     pub(crate) fn next_fast(&mut self) -> Option<CheckedRecord> {
-        let (start, expected_words) = (self.side.next, [self.expected_word, self.expected]);
+        let (start, expected_words) = (self.side.next, [self.expected_header_word, self.expected]);
         if start >= self.fast_limit {
             return None;
         }
@@ -47,11 +47,11 @@ impl RecordWalk {
         if header != expected_words && !self.adopt_expected_length(header) {
             return None;
         }
-        let end = start + self.span;
+        let end = start + self.expected_record_length;
         (end <= self.fast_limit).then(|| CheckedRecord {
             at: start + RecordHeader::SIZE as u64,
-            length: RecordHeader::from_words([self.expected_word, 0]).length,
-            done: 0,
+            length: RecordHeader::from_words([self.expected_header_word, 0]).length,
+            bytes_read: 0,
             sequence: self.expected,
             lost: 0,
             end,
@@ -75,8 +75,8 @@ impl RecordWalk {
         let header = RecordHeader::from_words(words);
         let follows = header.kind == RecordHeader::BLOCK && header.sequence == self.expected;
         if follows {
-            [self.expected_word, _] = words;
-            self.span = RecordHeader::span(header.length);
+            [self.expected_header_word, _] = words;
+            self.expected_record_length = RecordHeader::span(header.length);
         }
         follows
     }

@@ -86,7 +86,7 @@ fn d9_readers_join_and_leave_without_losing_blocks() {
             });
             let mut readers = Vec::new();
             for _ in 0..3 {
-                let (mut random, admission) = (Random::new(random.next()), &admission);
+                let (mut random, admission) = (Random::new(random.next_u64()), &admission);
                 readers.push(scope.spawn(move || {
                     for _ in 0..60 {
                         let (ticket, offer) = admission.admit().unwrap().unwrap();

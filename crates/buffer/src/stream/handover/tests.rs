@@ -57,8 +57,8 @@ fn unreachable_reader_does_not_cut_off_later_readers() {
     let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(3));
     output.write(b"before").unwrap();
     let handover = output.hand_over().unwrap();
-    let doorbell = SocketDoorbell::from(handover.ends[1].1.try_clone().unwrap());
-    while doorbell.send(&[2; 8], &[]) == SendResult::Yes {}
+    let doorbell = SocketDoorbell::from(handover.reader_descriptors[1].1.try_clone().unwrap());
+    while doorbell.send(&[2; 8], &[]) == SendResult::Queued {}
     let mut output = transfer(&handover).open().unwrap();
     drop((handover, doorbell));
     output.write(b"after!").unwrap();

@@ -35,10 +35,10 @@ impl Input {
         if !self.is_lossy {
             return Err(Fault::Lossy);
         }
-        self.opened = None;
+        self.opened_block = None;
         loop {
             if let Some(opened) = self.ring.walk().open_block(head)? {
-                self.opened = Some(opened);
+                self.opened_block = Some(opened);
                 return Ok(BlockRead::Block(opened.length as usize));
             }
             self.release();
@@ -54,7 +54,7 @@ impl Input {
     /// `out` are then unspecified.
     pub fn copy_opened_block(&mut self, offset: usize, out: &mut [u8]) -> bool {
         let walk = self.ring.walk();
-        self.opened.is_some_and(|opened| walk.copy_part(&opened, offset, out))
+        self.opened_block.is_some_and(|opened| walk.copy_part(&opened, offset, out))
     }
 
     /// Returns the sequence number of the next block, where the first block of the ring has number
@@ -177,7 +177,7 @@ impl Input {
     /// Announces that the caller is about to sleep for a limited time, and need not be woken before
     /// a quarter of the ring is unread, even if the writer flushes. The caller must call
     /// [`Input::wake`] afterwards.
-    pub fn announce_rest(&mut self) {
+    pub fn announce_pause(&mut self) {
         let side = &mut self.ring.walk().side;
         let until = side.next.saturating_add(side.capacity / 4);
         let index = side.index;
@@ -186,9 +186,9 @@ impl Input {
         }
     }
 
-    /// Returns true if the sleep announced by [`Input::announce_rest`] should end: a quarter of the
-    /// ring is unread, the stream has ended, or the writer has notified the reader. Notifications
-    /// are checked only if `drain` is true, because the check costs a system call.
+    /// Returns true if the sleep announced by [`Input::announce_pause`] should end: a quarter of
+    /// the ring is unread, the stream has ended, or the writer has notified the reader.
+    /// Notifications are checked only if `drain` is true, because the check costs a system call.
     pub fn is_pause_over(&mut self, drain: bool) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         let unread = side.refresh()?.saturating_sub(side.next);

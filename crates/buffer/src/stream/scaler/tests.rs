@@ -34,16 +34,16 @@ fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
         let (mut output, mut input) = open_stream(SIZE_MAX, is_cut, Policy::Block);
         let (block, mut out) = ([7; 1000], [0; 1000]);
         let mut bytes = 0;
-        while output.scale().unwrap().rounds < 20 {
+        while output.sizing_state().unwrap().rounds < 20 {
             assert!(output.write(&block).unwrap());
             output.flush();
             assert_eq!(input.read(&mut out), Ok(1000));
             bytes += 1000;
         }
-        let scale = output.scale().unwrap().clone();
+        let scale = output.sizing_state().unwrap().clone();
         assert_eq!((output.capacity(), scale.shrunk, scale.grown), (SIZE_MIN, 6, 0), "{scale}");
         assert!(bytes < 3 * SIZE_MAX + 20 * SIZE_MIN, "a halving a round: {bytes}");
-        let resident = output.resident();
+        let resident = output.resident_bytes();
         assert_eq!(resident, is_cut.then_some(4096 + SIZE_MIN as u64), "cut memory is released");
     }
 }
@@ -54,7 +54,7 @@ fn f1_f5_f6_always_full_ring_grows_to_its_maximum() {
     for is_cut in [false, true] {
         let (mut output, mut input) = open_stream(SIZE_MIN, is_cut, Policy::DropNew);
         let mut out = vec![0; SIZE_MAX];
-        while output.scale().unwrap().rounds < 40 {
+        while output.sizing_state().unwrap().rounds < 40 {
             while output.write(&[7; 1000]).unwrap() {}
             output.flush();
             let mut left = output.capacity() / 2;
@@ -66,6 +66,6 @@ fn f1_f5_f6_always_full_ring_grows_to_its_maximum() {
             }
             input.release();
         }
-        assert_eq!(output.capacity(), SIZE_MAX, "{}", output.scale().unwrap());
+        assert_eq!(output.capacity(), SIZE_MAX, "{}", output.sizing_state().unwrap());
     }
 }

@@ -158,7 +158,7 @@ fn f4_a20_positions_continue_across_segments() {
     for size in [8192, 65_536, 4096, 16_384] {
         output.write(&[7; 500]).unwrap();
         output.resize(size).unwrap();
-        let (head, side) = (output.ring.head(), output.ring.side());
+        let (head, side) = (output.ring.head(), output.ring.cursor_mut());
         assert!(head > last && side.capacity == size as u64);
         last = head;
         assert_eq!(drain_input(&mut inputs[0]).len(), 500);
@@ -404,7 +404,7 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
         output.flush();
         inputs.iter_mut().for_each(|input| drop(drain_input(input)));
         output.flush();
-        assert_eq!(output.resident(), Some(4096 + size as u64), "what the kernel holds");
+        assert_eq!(output.resident_bytes(), Some(4096 + size as u64), "what the kernel holds");
     }
     assert_eq!(output.segment_number(), 0, "all in the same memory");
     assert_eq!(output.resize(2 * EXTENT), Err(ChangeError::Size(2 * EXTENT)));

@@ -44,7 +44,7 @@ pub(super) struct Accounts {
     /// Frame counts of the kernel programs at the last measurement, by attach point and user. Each
     /// value is the total number of frames of a program, and its number of frames per second. The
     /// key `None` stands for a program that several users share.
-    rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
+    frame_rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,
 }
@@ -82,7 +82,7 @@ impl Accounts {
             costs,
             lines: BTreeMap::new(),
             measured_at: 0,
-            rates: BTreeMap::new(),
+            frame_rates: BTreeMap::new(),
             users_over_quota: Vec::new(),
         }
     }
@@ -120,7 +120,7 @@ impl Accounts {
             }
         }
         let Some(limit) = quota.kernel_ns else { return Ok(()) };
-        let rate = self.rate(at);
+        let rate = self.frame_rate(at);
         let steps = cost.nodes.len().saturating_sub(1) as f64;
         let frame = self.costs.tap + steps * self.costs.twin + self.costs.record;
         let replaces = cost.replaces.map_or(0, |client| self.kernel_ns_per_second(client));
@@ -139,8 +139,10 @@ impl Accounts {
 
     /// Returns the number of frames per second that all programs at an attach point process
     /// together.
-    fn rate(&self, at: &AttachPoint) -> f64 {
-        self.rates.get(at).map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
+    fn frame_rate(&self, at: &AttachPoint) -> f64 {
+        self.frame_rates
+            .get(at)
+            .map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
     }
 
     fn has_frame_ring(&self, uid: u32, at: &AttachPoint, frames: (u64, &Share)) -> bool {
@@ -244,12 +246,12 @@ impl Accounts {
 
     fn update_kernel_time_rates(&mut self, status: &[ProgramStatus], seconds: f64) {
         let each = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
-        let before = std::mem::take(&mut self.rates);
+        let before = std::mem::take(&mut self.frame_rates);
         for ProgramStatus { at, status, .. } in status {
-            let programs = self.rates.entry(at.clone()).or_default();
+            let programs = self.frame_rates.entry(at.clone()).or_default();
             programs.entry(status.user).or_default().0 += status.frames;
         }
-        for (at, programs) in &mut self.rates {
+        for (at, programs) in &mut self.frame_rates {
             for (user, (frames, rate)) in programs {
                 let known = before.get(at).and_then(|programs| programs.get(user));
                 let more = frames.saturating_sub(known.map_or(0, |(frames, _)| *frames));
@@ -258,10 +260,12 @@ impl Accounts {
         }
         for ProgramStatus { at, status, .. } in status {
             for entry in self.lines.values_mut().filter(|entry| entry.at == *at) {
-                let Some(line) = status.each.iter().find(|line| line.number == entry.number) else {
+                let Some(line) = status.requests.iter().find(|line| line.number == entry.number)
+                else {
                     continue;
                 };
-                let kernel_time_ns = estimate_kernel_time_ns(&self.costs, line, status.lines);
+                let kernel_time_ns =
+                    estimate_kernel_time_ns(&self.costs, line, status.request_count);
                 entry.kernel_time_ns =
                     (kernel_time_ns, each((kernel_time_ns - entry.kernel_time_ns.0).max(0.0)));
             }
@@ -275,10 +279,10 @@ impl Accounts {
 fn estimate_kernel_time_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);
-    let copied = line.given.bytes as f64 / 1024.0 * costs.copy;
-    line.taken.blocks as f64 * costs.tap / lines.max(1) as f64
+    let copied = line.delivered.bytes as f64 / 1024.0 * costs.copy;
+    line.processed.blocks as f64 * costs.tap / lines.max(1) as f64
         + steps.sum::<f64>() * costs.twin
-        + line.given.blocks as f64 * costs.record
+        + line.delivered.blocks as f64 * costs.record
         + copied
 }
 
@@ -292,15 +296,15 @@ mod tests {
             user,
             program: 1,
             runs: 0,
-            lines: 0,
+            request_count: 0,
             frame_rings: 0,
             replaced: 0,
             steps: Vec::new(),
             frames,
-            each: Vec::new(),
+            requests: Vec::new(),
             rings: Vec::new(),
         };
-        ProgramStatus { at: point(), status, lines: BTreeMap::new() }
+        ProgramStatus { at: point(), status, requests: BTreeMap::new() }
     }
 
     fn point() -> AttachPoint {
@@ -314,9 +318,9 @@ mod tests {
             |frames: [u64; 2]| [program(Some(1), frames[0]), program(Some(2), frames[1])];
         accounts.update_kernel_time_rates(&programs([1_000, 10]), 1.0);
         accounts.update_kernel_time_rates(&programs([4_000, 30]), 2.0);
-        assert_eq!(accounts.rate(&point()) as u64, 1_510);
+        assert_eq!(accounts.frame_rate(&point()) as u64, 1_510);
         // A program that ended leaves no rate, and does not reduce that of another.
         accounts.update_kernel_time_rates(&[program(Some(2), 50)], 1.0);
-        assert_eq!(accounts.rate(&point()) as u64, 20);
+        assert_eq!(accounts.frame_rate(&point()) as u64, 20);
     }
 }

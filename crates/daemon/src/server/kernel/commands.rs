@@ -17,7 +17,7 @@ pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) status: PointStatus,
     /// The requests that the program runs, by request number. Each value is the id of the process
     /// that made the request, and the cost of the request in ns per second.
-    pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
+    pub(in crate::server) requests: BTreeMap<u32, (i32, u64)>,
 }
 
 /// A command to the kernel thread.

@@ -7,8 +7,8 @@ use crate::server::event_loop::Server;
 use crate::server::methods::CallReplies;
 use crate::server::store::KnownRequestState;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
+use member::daemon_directories::PACKET_SOCKET;
 use member::faults;
-use member::place::PACKET_SOCKET;
 use member::protocol::{Attach, AttachReply, SetTaps};
 use member::varlink::{Fault, Reply};
 use serde_json::json;
@@ -36,16 +36,16 @@ impl Server {
         if !more {
             return Err(Fault::expected_more());
         }
-        if client.line != RequestState::None {
+        if client.request_state != RequestState::None {
             return Err(faults::refused(
                 "line",
                 "this connection already runs a request in the kernel",
             ));
         }
-        if let Err(why) = &self.kernel.open {
+        if let Err(why) = &self.kernel.kernel_release {
             return Err(closed(&format!("the daemon runs no kernel programs: {why}")));
         }
-        let (who, process) = (client.who.clone(), client.process);
+        let (who, process) = (client.credentials.clone(), client.process);
         let uid = who.uid;
         let line = if asked.instead.is_some() {
             RequestState::ReplacementRequested
@@ -56,17 +56,17 @@ impl Server {
         self.kernel
             .enqueue(uid, order)
             .ok_or_else(|| closed("too many of your requests are waiting"))?;
-        client.line = line;
+        client.request_state = line;
         Ok(CallReplies::deferred())
     }
 
     /// Queues the replacement of a running request with the client's prepared request.
     pub(in crate::server) fn switch(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
-        if client.line != RequestState::Prepared {
+        if client.request_state != RequestState::Prepared {
             return Err(faults::refused("line", "this connection has no prepared request"));
         }
-        client.line = RequestState::Switching;
+        client.request_state = RequestState::Switching;
         // The path is paused until the switch completes.
         self.kernel.push_urgent_command(Command::Switch { client: id });
         Ok(CallReplies::single(&json!({})))
@@ -76,8 +76,8 @@ impl Server {
     /// is running or prepared.
     pub(in crate::server) fn detach(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
-        if matches!(client.line, RequestState::Running | RequestState::Prepared) {
-            match client.line == RequestState::Running {
+        if matches!(client.request_state, RequestState::Running | RequestState::Prepared) {
+            match client.request_state == RequestState::Running {
                 // If this daemon dies before it sends the final counters, the next daemon detaches
                 // the request.
                 true => client.store_connection(id, KnownRequestState::Detaching),
@@ -97,10 +97,11 @@ impl Server {
         open: &[u64],
     ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
-        if client.line == RequestState::Running {
-            let order = Command::SetTaps { client: id, open: SetTaps::read(open) };
+        if client.request_state == RequestState::Running {
+            let order =
+                Command::SetTaps { client: id, open: SetTaps::open_taps_from_indices(open) };
             let busy = || faults::refused("call", "too many of your calls are waiting");
-            self.kernel.enqueue(client.who.uid, order).ok_or_else(busy)?;
+            self.kernel.enqueue(client.credentials.uid, order).ok_or_else(busy)?;
         }
         Ok(CallReplies::single(&json!({})))
     }
@@ -115,9 +116,10 @@ impl Server {
     ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let answers = number.is_some() || !client.waits_for_counters;
-        if client.line == RequestState::Running && answers {
+        if client.request_state == RequestState::Running && answers {
             let order = Command::Count { client: id, number };
-            client.waits_for_counters |= self.kernel.enqueue(client.who.uid, order).is_some();
+            client.waits_for_counters |=
+                self.kernel.enqueue(client.credentials.uid, order).is_some();
         }
         Ok(CallReplies::single(&json!({})))
     }
@@ -125,7 +127,7 @@ impl Server {
     /// Queues the removal of a client's request.
     pub(in crate::server) fn queue_request_removal(&mut self, id: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.line = RequestState::Detaching;
+            client.request_state = RequestState::Detaching;
             self.kernel.push_urgent_command(Command::Detach { client: id, why: None });
         }
     }
@@ -137,14 +139,14 @@ impl Server {
         id: u64,
     ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
-        let uid = client.who.uid;
-        if self.kernel.open.is_err() {
+        let uid = client.credentials.uid;
+        if self.kernel.kernel_release.is_err() {
             return Ok(CallReplies::single(&member::protocol::KernelPrograms::default()));
         }
         let order = Command::ReportPrograms { client: id };
         let busy = || faults::refused("call", "too many of your calls are waiting");
         self.kernel.enqueue(uid, order).ok_or_else(busy)?;
-        client.waits_for_kernel = true;
+        client.waits_for_programs = true;
         Ok(CallReplies::deferred())
     }
 
@@ -202,8 +204,9 @@ impl Server {
         self.steps.announce_step("a guest is told what was made for it");
         match result {
             Ok(DelegatedProgram { layout, records, pointers, doorbell }) => {
-                let waits = client.line == RequestState::ReplacementRequested;
-                client.line = if waits { RequestState::Prepared } else { RequestState::Running };
+                let waits = client.request_state == RequestState::ReplacementRequested;
+                client.request_state =
+                    if waits { RequestState::Prepared } else { RequestState::Running };
                 let layout = Some(layout.to_text());
                 let attached = AttachReply { layout, line: Some(id), ..AttachReply::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
@@ -224,7 +227,7 @@ impl Server {
                 }
             }
             Err(fault) => {
-                client.line = RequestState::None;
+                client.request_state = RequestState::None;
                 self.log_refusal(id, "io.streamline.Attach", &fault);
                 self.send(id, Reply::from(&fault), Vec::new());
             }
@@ -240,7 +243,7 @@ impl Server {
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.waits_for_counters = false;
-        let runs = client.line == RequestState::Running;
+        let runs = client.request_state == RequestState::Running;
         if let Some(counters) = counters.filter(|_| runs) {
             let counted = Some(counters.to_text());
             let attached = AttachReply { counted, number, ..AttachReply::default() };
@@ -251,7 +254,8 @@ impl Server {
     pub(in crate::server) fn complete_switch(&mut self, id: u64, result: Result<(), Fault>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         self.steps.announce_step("a guest is told that its line is changed");
-        client.line = if result.is_ok() { RequestState::Running } else { RequestState::None };
+        client.request_state =
+            if result.is_ok() { RequestState::Running } else { RequestState::None };
         let reply = match result {
             Ok(()) => {
                 let attached = AttachReply { switched: Some(true), ..AttachReply::default() };
@@ -259,7 +263,7 @@ impl Server {
             }
             Err(fault) => Reply::from(&fault),
         };
-        let runs = client.line == RequestState::Running;
+        let runs = client.request_state == RequestState::Running;
         if runs {
             self.log_kernel_change(EventKind::KernelSwitched, id, None);
         }
@@ -281,7 +285,7 @@ impl Server {
         why: Option<String>,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        client.line = RequestState::None;
+        client.request_state = RequestState::None;
         self.steps.announce_step("a guest is told what its line has counted");
         self.log_kernel_change(EventKind::KernelDetached, id, why.clone());
         let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
@@ -292,11 +296,11 @@ impl Server {
 
     fn send_program_status(&mut self, id: u64, status: &[ProgramStatus]) {
         let Some(client) = self.clients.get(&id) else { return };
-        let uid = client.who.uid;
+        let uid = client.credentials.uid;
         let sharing = self.describe_programs(uid, status);
         self.send(id, Reply::new(&sharing), Vec::new());
         if let Some(client) = self.clients.get_mut(&id) {
-            client.waits_for_kernel = false;
+            client.waits_for_programs = false;
         }
         self.handle_deferred_messages(id);
     }
@@ -306,7 +310,7 @@ impl Server {
     /// for at most [`SHUTDOWN_TIMEOUT_NS`].
     pub(in crate::server) fn end_requests(&mut self) {
         if self.kernel.commands.is_none()
-            || self.clients.values().all(|g| g.line == RequestState::None)
+            || self.clients.values().all(|g| g.request_state == RequestState::None)
         {
             return;
         }

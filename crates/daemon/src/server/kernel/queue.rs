@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 use sys::watcher::{EpollWatcher, EventInterest};
 
 /// The kernel thread and its command queues.
@@ -20,7 +20,7 @@ use sys::watcher::{EpollWatcher, EventInterest};
 pub(in crate::server) struct KernelQueue {
     /// Release of the machine's kernel if the daemon runs kernel programs. Otherwise, the reason
     /// why it runs none.
-    pub(in crate::server) open: Result<String, String>,
+    pub(in crate::server) kernel_release: Result<String, String>,
     pub(super) commands: Option<Sender<Command>>,
     pub(super) completions: Receiver<Completion>,
     /// Event with which the kernel thread notifies the server after it has completed a command.
@@ -63,7 +63,7 @@ impl KernelQueue {
         let (sender, completions) = channel();
         let usage_by_user = Arc::default();
         let mut kernel = Self {
-            open,
+            kernel_release: open,
             commands: None,
             completions,
             doorbell,
@@ -75,7 +75,7 @@ impl KernelQueue {
             busy: false,
         };
         let mut adoption = AdoptedRequests::default();
-        if kernel.open.is_ok() {
+        if kernel.kernel_release.is_ok() {
             adoption =
                 kernel.start_thread(machine, policy.clone(), (stored, steps.clone(), sender))?;
         }
@@ -144,9 +144,10 @@ impl KernelQueue {
         let Some(command) = command else { return };
         self.busy = commands.send(command).is_ok();
         if !self.busy {
-            self.open = Err("the thread that runs them has ended because of a bug: restart the \
+            self.kernel_release =
+                Err("the thread that runs them has ended because of a bug: restart the \
                              daemon"
-                .to_owned());
+                    .to_owned());
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::server::store::ServiceManagerStore;
 use abi::access::Credentials;
 use engine::build::BuildError;
 use engine::kernel::delegation::{
-    AdmissionPolicy, Attach as Watched, DelegatedProgram, DelegatedRequest, DelegatedSuccessor,
-    KernelPart, Owner, ResourceNeeds, Side,
+    AdmissionPolicy, AttachTarget as Watched, DelegatedProgram, DelegatedRequest,
+    DelegatedSuccessor, KernelPart, Owner, ResourceNeeds, TrafficDirection,
 };
 use engine::kernel::point::{self, AdoptedStatus, AttachPoints, PersistedRequest, PointStatus};
 use engine::registry::MachineRegistry;
@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::steps::RollbackLog;
+use sys::rollback::RollbackLog;
 
 /// State of the thread that manages kernel programs: attach points, requests, prepared replacements
 /// and quotas.
@@ -79,7 +79,7 @@ type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 struct PreparedReplacement {
     waiting: DelegatedSuccessor,
     /// Number of the client whose running request this one will replace.
-    instead: u64,
+    replaced_client: u64,
     process: i32,
 }
 
@@ -108,14 +108,15 @@ impl KernelThread {
         let read = |about: &str| {
             let about: StoredRequestDescription = serde_json::from_str(about)
                 .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
-            let graph =
-                self.parse_request(&about.line).map_err(|fault| fault.text("why").to_owned())?;
+            let graph = self
+                .parse_request(&about.line)
+                .map_err(|fault| fault.text_parameter("why").to_owned())?;
             let part = KernelPart::from_text(&about.part)
                 .ok_or("the stored part of the request is malformed")?;
             let who = Credentials { uid: about.uid, gid: about.gid, groups: about.groups };
             let programs = part.nodes.iter().find_map(|node| {
                 let filter = graph.node(*node).filter()?;
-                Some((*node, filter.attach()?.ok()?))
+                Some((*node, filter.attachment()?.ok()?))
             });
             let (source, attach) = programs.ok_or("it names no attachment point")?;
             let needs = ResourceNeeds {
@@ -297,12 +298,13 @@ impl KernelThread {
         if let Some((instead, running, stays)) = instead {
             let by = (about, &allows as AdmissionPolicy<'_>);
             let taps = asked.instead.as_ref().and_then(|instead| instead.taps.as_deref());
-            let how = (stays.as_slice(), SetTaps::read(taps.unwrap_or_default()));
+            let how = (stays.as_slice(), SetTaps::open_taps_from_indices(taps.unwrap_or_default()));
             let made =
                 self.points.prepare_delegated_successor(running, request, &self.machine, how, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
             self.charge_request(client, owner, waiting.running());
-            self.successors.insert(client, PreparedReplacement { waiting, instead, process });
+            self.successors
+                .insert(client, PreparedReplacement { waiting, replaced_client: instead, process });
             return Ok(delegation);
         }
         let attached = self.points.attach_delegated(request, &self.machine, about, &allows);
@@ -336,7 +338,7 @@ impl KernelThread {
     /// disconnected, but its hangup has not been processed yet.
     fn drop_pending_replacement(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
-        let waits = self.successors.iter().find(|(_, one)| ours && one.instead == line);
+        let waits = self.successors.iter().find(|(_, one)| ours && one.replaced_client == line);
         if let Some(client) = waits.map(|(client, _)| *client) {
             let why =
                 "another request has replaced the one that it was prepared to replace".to_owned();
@@ -425,7 +427,7 @@ impl KernelThread {
     fn switch(&mut self, client: u64, complete: &dyn Fn(Completion)) -> Result<(), Fault> {
         let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let gone = || refused("the request that it would replace has ended");
-        let PreparedReplacement { waiting, instead, process } =
+        let PreparedReplacement { waiting, replaced_client: instead, process } =
             self.successors.remove(&client).ok_or_else(gone)?;
         let switched = match self.lines.contains_key(&instead) {
             true => waiting.switch().map_err(|why| refused(&why.to_string())),
@@ -471,13 +473,13 @@ impl KernelThread {
             // A socket program is displayed under its user.
             let at = attach_point(&attach, status.user.unwrap_or_default());
             // One attach point may have several programs.
-            let runs = |number| status.each.iter().any(|line| line.number == number);
+            let runs = |number| status.requests.iter().any(|line| line.number == number);
             let here = self.lines.iter();
             let here = here.filter(|(_, line)| line.at == at && runs(line.number));
             let lines = here.map(|(client, line)| {
                 (line.number, (line.process, self.accounts.kernel_ns_per_second(*client)))
             });
-            ProgramStatus { lines: lines.collect(), at, status }
+            ProgramStatus { requests: lines.collect(), at, status }
         };
         self.points.status().into_iter().map(program_status).collect()
     }
@@ -494,8 +496,8 @@ fn attach_point(attach: &Watched, user: u32) -> AttachPoint {
         return (format!("sockets of {user}"), attach.netns.clone(), "both");
     }
     let side = match attach.side {
-        Side::Received => "received",
-        Side::Sent => "sent",
+        TrafficDirection::Received => "received",
+        TrafficDirection::Sent => "sent",
     };
     (attach.interface.clone(), attach.netns.clone(), side)
 }

@@ -142,9 +142,9 @@ pub(crate) enum Primitive {
     /// A test for multicast frames of the given protocol or, if it is `None`, of the link layer.
     Multicast(Option<Protocol>),
     /// A test for a frame length of at most this number of bytes.
-    Less(u32),
+    LengthAtMost(u32),
     /// A test for a frame length of at least this number of bytes.
-    Greater(u32),
+    LengthAtLeast(u32),
     /// A comparison of one byte of the link header.
     Byte { offset: u32, op: ByteOp, value: u32 },
     /// A test for the direction of a frame: sent or received by this host.

@@ -15,14 +15,14 @@ pub(super) fn emit_program(
     accept: u32,
 ) -> Result<Vec<Instruction>, usize> {
     let reached = graph.reachable_blocks();
-    let mut lines = vec![PseudoInsn::Goto(edge_label(graph.entry))];
+    let mut lines = vec![PseudoInsn::Jump(edge_label(graph.entry))];
     for (at, block) in graph.blocks.iter().enumerate().rev().filter(|(at, _)| reached[*at]) {
         lines.push(PseudoInsn::Bind(edge_label(EdgeTarget::Block(at))));
         lines.extend_from_slice(&block.lines);
         let (yes, no) = (edge_label(block.yes), edge_label(block.no));
         lines.push(match block.compare {
             Some(compare) if yes != no => PseudoInsn::Branch { compare, yes, no },
-            _ => PseudoInsn::Goto(yes),
+            _ => PseudoInsn::Jump(yes),
         });
     }
     lines.push(PseudoInsn::Bind(edge_label(EdgeTarget::Accept)));

@@ -9,7 +9,7 @@ pub struct ExpressionError {
     /// Range of bytes in the text of the expression.
     pub span: Range<usize>,
     /// Description of the error, for the user.
-    pub what: String,
+    pub message: String,
     /// Suggested correction, if any.
     pub hint: Option<String>,
     /// Category of the error.
@@ -30,8 +30,8 @@ pub enum ErrorKind {
 impl fmt::Display for ExpressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.hint {
-            Some(hint) => write!(f, "{}: {hint}", self.what),
-            None => f.write_str(&self.what),
+            Some(hint) => write!(f, "{}: {hint}", self.message),
+            None => f.write_str(&self.message),
         }
     }
 }

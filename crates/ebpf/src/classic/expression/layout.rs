@@ -17,7 +17,7 @@ pub(super) struct HeaderLayout {
     pub(super) payload: Option<u32>,
     /// Offset of the network header, relative to the payload. If an LLC header precedes the network
     /// header, this offset applies to frames in which a SNAP header follows the LLC header.
-    pub(super) nl: u32,
+    pub(super) network_offset: u32,
     /// Offset of the network header, relative to the payload, in frames with an LLC header but no
     /// SNAP header.
     pub(super) network_offset_without_snap: u32,
@@ -38,7 +38,7 @@ const fn fixed_layout(
         header: 0,
         protocol: Some(protocol),
         payload: Some(payload),
-        nl,
+        network_offset: nl,
         network_offset_without_snap,
         has_varying_header: false,
         has_varying_payload: false,

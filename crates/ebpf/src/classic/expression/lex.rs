@@ -110,7 +110,7 @@ fn find_keyword(word: &str) -> Option<Token> {
         return Some(Token::Protocol(*protocol));
     }
     if names::UNSUPPORTED_KEYWORDS.split(' ').any(|foreign| foreign == word) {
-        return Some(Token::Word(Keyword::Foreign));
+        return Some(Token::Word(Keyword::Unsupported));
     }
     names::KEYWORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
 }
@@ -354,7 +354,7 @@ fn one_byte_symbol(byte: u8) -> Option<Token> {
 fn invalid_text_error(span: Span, what: &str, hint: Option<&str>) -> ExpressionError {
     ExpressionError {
         span,
-        what: what.to_owned(),
+        message: what.to_owned(),
         hint: hint.map(str::to_owned),
         kind: ErrorKind::Invalid,
     }

@@ -52,7 +52,7 @@ pub fn compile(
     let whole = 0..text.len();
     let error = |kind, what: String, hint: Option<&str>| ExpressionError {
         span: whole.clone(),
-        what,
+        message: what,
         hint: hint.map(str::to_owned),
         kind,
     };

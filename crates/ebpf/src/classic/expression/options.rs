@@ -21,7 +21,7 @@ pub struct Options<'a> {
     /// Netmask of the network on which frames are captured, for `ip broadcast`; `None` if unknown.
     pub netmask: Option<u32>,
     /// Address families that loopback headers may contain.
-    pub families: AddressFamilies,
+    pub address_families: AddressFamilies,
 }
 
 impl Default for Options<'_> {
@@ -32,7 +32,7 @@ impl Default for Options<'_> {
             resolver: &NoResolver,
             live_metadata: false,
             netmask: None,
-            families: AddressFamilies::Any,
+            address_families: AddressFamilies::Any,
         }
     }
 }

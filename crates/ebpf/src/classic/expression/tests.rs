@@ -59,7 +59,7 @@ fn compile_errors_have_span_reason_and_hint() {
     let error = |text: &str| {
         let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid, "{text}");
-        (text[error.span.clone()].to_owned(), error.what, error.hint)
+        (text[error.span.clone()].to_owned(), error.message, error.hint)
     };
     let (place, what, hint) = error("tcp prot 80");
     assert_eq!(place, "prot");

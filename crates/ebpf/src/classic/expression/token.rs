@@ -68,7 +68,7 @@ pub(super) enum Keyword {
     Llc,
     /// A keyword that libpcap supports and this compiler does not: one of
     /// [`UNSUPPORTED_KEYWORDS`](super::names::UNSUPPORTED_KEYWORDS).
-    Foreign,
+    Unsupported,
 }
 
 /// A punctuation symbol.

@@ -69,7 +69,7 @@ pub fn socket_filter(
     let mut writer = CodeWriter::default();
     match ethernet.or(raw) {
         None => {
-            let pass = writer.pass;
+            let pass = writer.accept;
             branch_on_direction(&mut writer, direction, pass, pass);
         }
         Some(_) => {
@@ -196,7 +196,7 @@ fn branch_on_device_type(
     ethernet: Option<&ClassicProgram>,
     raw: Option<&ClassicProgram>,
 ) -> Result<(), SocketFilterError> {
-    let (pass, ethernet_start, raw_start) = (writer.pass, writer.new_label(), writer.new_label());
+    let (pass, ethernet_start, raw_start) = (writer.accept, writer.new_label(), writer.new_label());
     for (program, types, start) in [
         (ethernet, &ETHERNET_HARDWARE_TYPES[..], ethernet_start),
         (raw, &RAW_HARDWARE_TYPES[..], raw_start),

@@ -195,7 +195,7 @@ pub(super) struct LoadPart {
     pub(super) from: u32,
     /// The only byte that this partial load contributes, if it reads a half of the tag; `None` if
     /// it contributes all bytes that it reads.
-    cut: Option<TagByte>,
+    byte: Option<TagByte>,
 }
 
 /// One byte of a 16-bit half of a VLAN tag.
@@ -209,7 +209,7 @@ impl LoadPart {
     fn load(&self) -> impl Iterator<Item = PseudoInsn> {
         let width = if self.from < ANCILLARY { size_code(self.size) } else { code::W };
         let load = non_branching(code::LD | code::ABS | width, self.from);
-        let cut = self.cut.map(|cut| match cut {
+        let cut = self.byte.map(|cut| match cut {
             TagByte::High => alu_k(code::RSH, 8),
             TagByte::Low => alu_k(code::AND, 0xff),
         });
@@ -229,7 +229,7 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
             (_, true) => Some(TagByte::High),
             (_, false) => Some(TagByte::Low),
         };
-        Some(LoadPart { size: behind - first, from, cut })
+        Some(LoadPart { size: behind - first, from, byte: cut })
     };
     let tag =
         [(ancillary::VLAN_TPID_OFFSET, TAG_START_OFFSET), (ancillary::VLAN_TCI_OFFSET, TCI_OFFSET)];
@@ -249,7 +249,7 @@ pub(super) fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = Load
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };
     let places = [from, from.saturating_add(sizes[0])];
     let parts = places.into_iter().zip(sizes).filter(|(_, size)| *size > 0);
-    parts.map(|(from, size)| LoadPart { size, from, cut: None })
+    parts.map(|(from, size)| LoadPart { size, from, byte: None })
 }
 
 /// Returns the size bits of the opcode of a load of `size` bytes.

@@ -44,14 +44,14 @@ pub(super) struct CodeWriter {
     code: Vec<PseudoInsn>,
     labels: u32,
     /// Label of the code that accepts the frame.
-    pub(super) pass: JumpLabel,
+    pub(super) accept: JumpLabel,
     /// Label of the code that rejects the frame.
     pub(super) reject: JumpLabel,
 }
 
 impl Default for CodeWriter {
     fn default() -> Self {
-        Self { code: Vec::new(), labels: 2, pass: JumpLabel(0), reject: JumpLabel(1) }
+        Self { code: Vec::new(), labels: 2, accept: JumpLabel(0), reject: JumpLabel(1) }
     }
 }
 
@@ -84,7 +84,7 @@ impl CodeWriter {
 
     /// Appends a jump to `label`.
     pub(super) fn jump(&mut self, label: JumpLabel) {
-        self.code.push(PseudoInsn::Goto(label));
+        self.code.push(PseudoInsn::Jump(label));
     }
 
     /// Appends a jump to `yes` if the comparison `op` of A with `k` holds, and otherwise to `no`.
@@ -125,7 +125,7 @@ impl CodeWriter {
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
                 Some(_) if tag.keeps_returned_values() => labels[at + 1 + distance],
                 Some(end) if end.code == code::RET | code::K && end.k == 0 => self.reject,
-                Some(end) if end.code == code::RET | code::K => self.pass,
+                Some(end) if end.code == code::RET | code::K => self.accept,
                 // Targets of a validated program lie inside it.
                 _ => labels.get(at + 1 + distance).copied().unwrap_or(self.reject),
             };
@@ -146,9 +146,9 @@ impl CodeWriter {
                     self.push_all([PseudoInsn::NonBranching(*instruction)]);
                 }
                 code::RET if instruction.code == code::RET | code::A => {
-                    self.branch_if_equal(0, self.reject, self.pass);
+                    self.branch_if_equal(0, self.reject, self.accept);
                 }
-                code::RET => self.jump(if instruction.k == 0 { self.reject } else { self.pass }),
+                code::RET => self.jump(if instruction.k == 0 { self.reject } else { self.accept }),
                 _ => self.copy_instruction(*instruction, tag, free)?,
             }
         }
@@ -211,7 +211,7 @@ impl CodeWriter {
     /// Appends the two return instructions of the filter and assembles it. Fails if it has too many
     /// instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
-        for (label, value) in [(self.pass, ACCEPT_WHOLE_FRAME), (self.reject, 0)] {
+        for (label, value) in [(self.accept, ACCEPT_WHOLE_FRAME), (self.reject, 0)] {
             self.bind(label);
             self.push_all([non_branching(code::RET | code::K, value)]);
         }

@@ -21,7 +21,7 @@ pub(super) enum StubTask {
     Count(usize),
     /// Jumps to the `unsure` exit if the frame has at least this length in bytes. Otherwise, the
     /// frame is too short, and the stub jumps to the target of its exit.
-    Deep(u32),
+    LengthCheck(u32),
 }
 
 /// The state of the builder at the beginning of an arm or a twin. The builder restores this state
@@ -38,7 +38,7 @@ impl Builder {
     pub(in crate::emit) fn open(&mut self) -> ArmState {
         let end = self.asm.label();
         self.depth += 1;
-        ArmState { top: self.top, stubs: self.stubs.len(), end, filter: self.filter }
+        ArmState { top: self.stack_used, stubs: self.stubs.len(), end, filter: self.filter }
     }
 
     pub(in crate::emit) fn arm_end_label(mark: &ArmState) -> Label {
@@ -52,8 +52,8 @@ impl Builder {
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
         self.emit_stubs(stubs, mark.end);
         self.bind(mark.end);
-        self.top = mark.top;
-        self.held = [None; 6];
+        self.stack_used = mark.top;
+        self.slot_in_register = [None; 6];
         self.filter = mark.filter;
         self.record_code_owner();
     }
@@ -67,7 +67,7 @@ impl Builder {
     ) -> Answer<'static> {
         let (moved, top) = self.move_answer_slots(mark.top, answer);
         self.close(mark);
-        self.top = top;
+        self.stack_used = top;
         moved
     }
 
@@ -95,7 +95,7 @@ impl Builder {
         for slot in old.iter().copied().filter(|slot| slot_after(*slot) != *slot) {
             let reg = self.fetch_slot_register(slot, R0);
             self.asm.push(Insn::store(Size::DW, R10, -slot_after(slot), reg));
-            self.held = [None; 6];
+            self.slot_in_register = [None; 6];
         }
         let top = old.last().map_or(floor, |last| slot_after(*last));
         (map_slots(answer, slot_after), top)
@@ -104,9 +104,9 @@ impl Builder {
     /// Releases every stack slot except those of the answer. Releases nothing inside an arm.
     /// Returns the answer with its new slots.
     pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
-        let floor = if self.depth == 0 { self.floor } else { self.top };
+        let floor = if self.depth == 0 { self.floor } else { self.stack_used };
         let (moved, top) = self.move_answer_slots(floor, answer);
-        self.top = top;
+        self.stack_used = top;
         self.invalidate_registers();
         moved
     }
@@ -138,8 +138,8 @@ impl Builder {
             self.bind(stub.label);
             match stub.task {
                 StubTask::Count(counter) => self.count(counter),
-                StubTask::Deep(length) => {
-                    self.frame_length();
+                StubTask::LengthCheck(length) => {
+                    self.emit_frame_length();
                     self.asm.jump_if(Cond::Ge, R0, length.cast_signed(), self.unsure);
                 }
             }

@@ -59,7 +59,7 @@ impl Builder {
         let from_elsewhere = self.asm.label();
         self.asm.push(Insn::load(Size::W, R2, R1, skb::PACKET_TYPE));
         self.asm.jump_if(Cond::Ne, R2, PACKET_LOOPBACK, from_elsewhere);
-        self.asm.push(Insn::alu32(Alu::Mov, R0, Verdict::Pass.value(Hook::Tc)));
+        self.asm.push(Insn::alu32(Alu::Mov, R0, Verdict::Pass.return_value(Hook::Tc)));
         self.asm.push(Insn::exit());
         self.bind(from_elsewhere);
     }
@@ -130,7 +130,7 @@ impl Builder {
     }
 
     /// Emits code that loads the frame length, including fragments, into r0.
-    pub(in crate::emit) fn frame_length(&mut self) {
+    pub(in crate::emit) fn emit_frame_length(&mut self) {
         if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
         } else if self.is_length_pointer_difference() {
@@ -147,7 +147,7 @@ impl Builder {
     /// Returns true if the frame length is the difference of the packet pointers, which only
     /// programs with CAP_PERFMON may compute.
     pub(super) fn is_length_pointer_difference(&self) -> bool {
-        self.target.hook == Hook::Xdp && self.target.single && !self.target.hardened
+        self.target.hook == Hook::Xdp && self.target.single_buffer && !self.target.hardened
     }
 
     /// Returns true if the frame length is determined once per program and stored.
@@ -163,7 +163,7 @@ impl Builder {
         let directly_readable_end = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,
             // A single-buffer frame ends where its buffer does.
-            Hook::Xdp if self.target.single => return miss,
+            Hook::Xdp if self.target.single_buffer => return miss,
             Hook::Tc if self.target.hardened => 0,
             Hook::Tc | Hook::Xdp => PULLED_BYTES_MAX,
         };
@@ -171,7 +171,11 @@ impl Builder {
             return miss;
         }
         self.push_stub(
-            StubTask::Deep(if base == PosBase::Frame { end } else { directly_readable_end + 1 }),
+            StubTask::LengthCheck(if base == PosBase::Frame {
+                end
+            } else {
+                directly_readable_end + 1
+            }),
             miss,
         )
     }

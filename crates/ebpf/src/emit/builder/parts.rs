@@ -42,7 +42,7 @@ impl Builder {
     /// and reloading the packet pointers.
     pub(in crate::emit) fn reset_verifier_state(&mut self) {
         self.verifier_reset_at = self.asm.next_slot();
-        self.top = self.floor;
+        self.stack_used = self.floor;
         self.reload_pointers();
     }
 
@@ -57,7 +57,7 @@ impl Builder {
     pub(in crate::emit) fn part_map_numbers(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
-            self.tables.extend([ProgramMap::Rows, ProgramMap::Links]);
+            self.tables.extend([ProgramMap::Rows, ProgramMap::PartPrograms]);
             self.tables.len() - 2
         });
         let rows = u32::try_from(rows).unwrap_or(u32::MAX);
@@ -78,7 +78,7 @@ impl Builder {
             mem::take(&mut self.reach_patches),
         ));
         (self.none, self.unsure) = (self.asm.label(), self.asm.label());
-        self.top = 0;
+        self.stack_used = 0;
         self.verifier_reset_at = 0;
         self.invalidate_registers();
         self.epoch = self.epoch.saturating_add(1);
@@ -110,7 +110,7 @@ impl Builder {
         let (none, not_sure) = match self.finish {
             ReturnConversion::Answer => (0, UNSURE.cast_signed()),
             ReturnConversion::Verdict { none, unsure, .. } => {
-                (none.value(hook), unsure.value(hook))
+                (none.return_value(hook), unsure.return_value(hook))
             }
         };
         for (label, value) in [(self.none, none), (self.unsure, not_sure)] {
@@ -126,7 +126,7 @@ impl Builder {
     pub(super) fn store_answer(&mut self, finish: ReturnConversion) {
         if self.target.hook == Hook::Cgroup && finish == ReturnConversion::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER_OFFSET, R0));
-            self.asm.push(Insn::mov(R0, Verdict::Pass.value(Hook::Cgroup)));
+            self.asm.push(Insn::mov(R0, Verdict::Pass.return_value(Hook::Cgroup)));
         }
     }
 
@@ -138,9 +138,9 @@ impl Builder {
         if let ReturnConversion::Verdict { found, none, .. } = finish {
             let answered = self.asm.label();
             self.asm.push(Insn::mov(R1, R0));
-            self.asm.push(Insn::alu32(Alu::Mov, R0, found.value(hook)));
+            self.asm.push(Insn::alu32(Alu::Mov, R0, found.return_value(hook)));
             self.asm.jump_if(Cond::Ne, R1, 0, answered);
-            self.asm.push(Insn::alu32(Alu::Mov, R0, none.value(hook)));
+            self.asm.push(Insn::alu32(Alu::Mov, R0, none.return_value(hook)));
             self.bind(answered);
         }
         self.store_answer(finish);
@@ -168,7 +168,7 @@ impl Builder {
         self.asm.jump(done);
         self.bind(known);
         self.is_tag_out = false;
-        self.top = self.floor;
+        self.stack_used = self.floor;
         self.unsure = self.asm.label();
     }
 
@@ -214,9 +214,9 @@ impl Builder {
             reach_patches.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
             let mut code = asm.finish().map_err(|error| UnfitReason::new(error.to_string()))?;
             maps::assign_map_numbers(&mut code, !self.counters.is_empty(), own);
-            parts.push(TailProgram { code, source });
+            parts.push(TailProgram { code, source_map: source });
         }
-        let TailProgram { code, source } = parts.remove(0);
+        let TailProgram { code, source_map: source } = parts.remove(0);
         let mut maps = Vec::new();
         if !self.counters.is_empty() {
             let bytes = self.counters.len() * size_of::<u64>();
@@ -224,20 +224,20 @@ impl Builder {
                 u32::try_from(bytes).map_err(|_| UnfitReason::new("too many counters"))?;
             maps.push(MapSpec::array("counters", value_size));
         }
-        maps.extend(self.tables.iter().map(|table| table.spec(&self.filters, parts.len())));
+        maps.extend(self.tables.iter().map(|table| table.map_spec(&self.filters, parts.len())));
         let Self { target, counters, filters, reach, edits, .. } = *self;
         let Target { hook, hardened, .. } = target;
         Ok(Program {
             hook,
             hardened,
-            edits,
+            edits_frames: edits,
             code,
             maps,
             counters,
             filters,
-            source,
+            source_map: source,
             tails: parts,
-            reach,
+            read_end: reach,
         })
     }
 }

@@ -15,7 +15,7 @@
 //! full barrier in between. So either the program finds the consumer asleep, or the consumer finds
 //! the program writing, or the frame written.
 
-use super::unread::QUERY_CONSUMER_POSITION;
+use super::unread::BPF_RB_CONS_POS;
 use crate::emit::builder::Builder;
 use crate::emit::config::WakeupTarget;
 use crate::emit::handle::Exit;
@@ -35,7 +35,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let Some(outlet) = b.pointer_ring(ring) else {
             return b.refuse(UnfitReason::new("its frames have no ring"));
         };
-        if outlet.wake.wakes != WakeupTarget::Host {
+        if outlet.wake.target != WakeupTarget::Host {
             return;
         }
         if !delivers_all {
@@ -48,7 +48,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         // Sync point: awake.
         b.asm.push(Insn::atomic(Size::DW, atomic::XCHG, region, offset::WRITING, R0));
         b.asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
-        b.asm.push(Insn::mov(R2, QUERY_CONSUMER_POSITION));
+        b.asm.push(Insn::mov(R2, BPF_RB_CONS_POS));
         b.call(Helper::RingbufQuery);
         b.asm.jump_if(Cond::Ne, R0, 0, awake);
         let region = b.load_region_address(outlet.map, outlet.stride, R1);

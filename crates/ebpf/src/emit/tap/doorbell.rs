@@ -10,7 +10,7 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R10, Reg, Size};
 
 /// BPF_RB_FORCE_WAKEUP: always wake the consumer. Without this flag, the kernel wakes it only if it
 /// had drained all records.
-const FORCE_WAKEUP: i32 = 2;
+const BPF_RB_FORCE_WAKEUP: i32 = 2;
 
 impl Builder {
     /// Emits code that sends a doorbell for the pointer ring whose region is at `region`, if a
@@ -31,7 +31,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, wake.wait_ns.cast_signed(), now);
         asm.jump_if(Cond::Lt, R2, wake.blocks.cast_signed(), then);
-        asm.jump_if(Cond::Ge, R2, wake.most.cast_signed(), now);
+        asm.jump_if(Cond::Ge, R2, wake.frames.cast_signed(), now);
         asm.jump_if(Cond::Lt, R1, wake.apart_ns.cast_signed(), then);
         asm.bind(now);
         for (from, to) in [
@@ -45,7 +45,7 @@ impl Builder {
         asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
         asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION_SLOT));
         asm.push(Insn::mov(R3, 8));
-        let flags = if wake.wakes == WakeupTarget::Everyone { FORCE_WAKEUP } else { 0 };
+        let flags = if wake.target == WakeupTarget::Everyone { BPF_RB_FORCE_WAKEUP } else { 0 };
         asm.push(Insn::mov(R4, flags));
         asm.push(Insn::call(Helper::RingbufOutput));
         asm.jump_if(Cond::Ne, R0, 0, missed);

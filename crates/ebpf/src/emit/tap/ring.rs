@@ -29,7 +29,7 @@ const FRAME_LENGTH_SLOT: i16 = -56;
 /// Stack slot for the address of the record's region while the record is written.
 const REGION_ADDRESS_SLOT: i16 = -64;
 /// Offset of the GSO segment size (`gso_size`) in `__sk_buff`.
-const SEGMENT: i16 = 176;
+const GSO_SIZE_OFFSET: i16 = 176;
 
 /// Minimum lengths in bytes of the frames that are copied word by word; each entry covers the
 /// frames up to twice its length. The copying helper costs 20 ns more, both in test runs and under
@@ -83,10 +83,10 @@ impl Builder {
         if let Some(own) = &fused.user {
             self.release_region(own);
         }
-        if let Some(mark) = fused.taken {
+        if let Some(mark) = fused.withheld_mark {
             self.drop_taken_frame(fused.scratch, mark);
         }
-        self.asm.exit_with(Verdict::Pass.value(self.target.hook));
+        self.asm.exit_with(Verdict::Pass.return_value(self.target.hook));
     }
 
     /// Emits code that drops the frame if the body has set `mark`, which withholds the frame from
@@ -98,15 +98,16 @@ impl Builder {
         let pass = self.asm.label();
         self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(mark)));
         self.asm.jump_if(Cond::Eq, R1, 0, pass);
-        self.asm.exit_with(Verdict::Drop.value(self.target.hook));
+        self.asm.exit_with(Verdict::Drop.return_value(self.target.hook));
         self.asm.bind(pass);
     }
 
     /// Emits code that sends a copy of the frame through an interface if the body has set that
     /// interface's mark.
     fn send_copy(&mut self, scratch: Scratch, egress: Egress) {
-        let Some(tally) =
-            scratch.checked_tally_offset(egress.failed).filter(|_| egress.mark < scratch.marks_max)
+        let Some(tally) = scratch
+            .checked_tally_offset(egress.failed_tally)
+            .filter(|_| egress.mark < scratch.marks_max)
         else {
             return self.refuse(UnfitReason::new("it leaves by too many interfaces"));
         };
@@ -154,7 +155,7 @@ impl Builder {
         }
         self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END_SLOT));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
-        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes != WakeupTarget::Host) {
+        for ours in outlets.iter().filter(|ours| ours.outlet.wake.target != WakeupTarget::Host) {
             let then = self.asm.label();
             self.with_pointer_ring(ours, alone, |b, region| {
                 b.send_doorbell(ours.outlet, region, then)
@@ -165,13 +166,13 @@ impl Builder {
         self.asm.bind(failed);
         for ours in outlets {
             self.with_pointer_ring(ours, alone, |b, region| {
-                b.add_to_word(region, offset::FAILED, 1);
+                b.add_to_word(region, offset::FAILED_COPIES, 1);
                 b.count_open_exits(fused, ours, region);
             });
             self.count_failed_deliveries(fused.scratch, ours.word, &ours.deliveries);
         }
         self.asm.bind(written);
-        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes == WakeupTarget::Host) {
+        for ours in outlets.iter().filter(|ours| ours.outlet.wake.target == WakeupTarget::Host) {
             self.with_pointer_ring(ours, alone, Self::end_writing);
         }
         self.asm.bind(next);
@@ -187,7 +188,7 @@ impl Builder {
     ) {
         for place in shared_slots(deliveries) {
             let Some(tally) =
-                place.first.failed.and_then(|number| scratch.checked_tally_offset(number))
+                place.first.failed_tally.and_then(|number| scratch.checked_tally_offset(number))
             else {
                 continue;
             };
@@ -268,7 +269,7 @@ impl Builder {
         }
         asm.push(Insn::alu(Alu::Add, R7, owner.records_at.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R7, R1));
-        self.fill_record(fused.sent, failed);
+        self.fill_record(fused.observes_sent, failed);
     }
 
     /// Emits code that writes the record at the address in r7, with r8 bytes of the frame. The code
@@ -287,7 +288,7 @@ impl Builder {
         for (field, to) in [
             (skb::TAG_TCI, record::TAG),
             (skb::TAG_PROTOCOL, record::TAG_PROTOCOL),
-            (SEGMENT, record::SEGMENT),
+            (GSO_SIZE_OFFSET, record::GSO_SIZE),
         ] {
             asm.push(Insn::load(Size::W, R1, R6, field));
             asm.push(Insn::store(Size::H, R7, to, R1));
@@ -301,7 +302,7 @@ impl Builder {
                 self.asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT)));
             }
         }
-        self.asm.push(Insn::store(Size::H, R7, record::MARKS, R1));
+        self.asm.push(Insn::store(Size::H, R7, record::FLAGS, R1));
         let copied = self.asm.label();
         // Packet-pointer arithmetic needs CAP_PERFMON.
         if self.target.hook == Hook::Tc && !self.target.hardened {

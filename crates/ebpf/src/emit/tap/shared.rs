@@ -81,12 +81,12 @@ impl Builder {
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));
         asm.compute(R3, region, Alu::Add, R1);
-        asm.push(Insn::load(Size::DW, R5, R3, offset::COUNTS));
+        asm.push(Insn::load(Size::DW, R5, R3, offset::EXIT_POINTER_COUNTS));
         if let Some(pointer) = pointer {
             asm.push(Insn::store(Size::DW, pointer, 24, R5));
         }
         asm.push(Insn::alu(Alu::Add, R5, 1));
-        asm.push(Insn::store(Size::DW, R3, offset::COUNTS, R5));
+        asm.push(Insn::store(Size::DW, R3, offset::EXIT_POINTER_COUNTS, R5));
         asm.bind(not);
     }
 
@@ -99,7 +99,8 @@ impl Builder {
         if difference == 0 {
             return R9;
         }
-        let apart = last.failed.zip(first.failed).and_then(|(to, from)| to.checked_sub(from));
+        let apart =
+            last.failed_tally.zip(first.failed_tally).and_then(|(to, from)| to.checked_sub(from));
         if apart.map(u32::from) != Some(difference) {
             self.refuse(UnfitReason::new(
                 "the tallies of exits that share a slot are out of order",

@@ -92,7 +92,7 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, none);
         for outlet in 0..scratch.outlets {
             let next = self.asm.label();
-            self.load_switch_word(switches, switches.list(outlet.into()), R2);
+            self.load_switch_word(switches, switches.list_index(outlet.into()), R2);
             let (asm, word) = (&mut self.asm, scratch.delivery_word_offset(outlet));
             asm.push(Insn::alu(Alu::And, R2, R1));
             asm.jump_if(Cond::Eq, R2, 0, next);
@@ -162,12 +162,12 @@ impl Builder {
         asm.jump_if(Cond::Ge, R0, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R0, 8));
         asm.compute(R3, region, Alu::Add, R0);
-        asm.push(Insn::load(Size::DW, R5, R3, offset::COUNTS));
+        asm.push(Insn::load(Size::DW, R5, R3, offset::EXIT_POINTER_COUNTS));
         if let Some(pointer) = pointer {
             asm.push(Insn::store(Size::DW, pointer, 24, R5));
         }
         asm.push(Insn::alu(Alu::Add, R5, 1));
-        asm.push(Insn::store(Size::DW, R3, offset::COUNTS, R5));
+        asm.push(Insn::store(Size::DW, R3, offset::EXIT_POINTER_COUNTS, R5));
         asm.bind(not);
     }
 
@@ -189,7 +189,7 @@ impl Builder {
         for exit in 0..SWITCHED_EXITS_MAX {
             let not: Label = self.asm.label();
             // An exit may be opened or closed at any time, so each entry is read only once.
-            self.load_switch_word(switches, switches.list(ours.number.into()) + 1 + exit, R1);
+            self.load_switch_word(switches, switches.list_index(ours.number.into()) + 1 + exit, R1);
             let asm = &mut self.asm;
             asm.jump_if(Cond::Eq, R1, 0, not);
             asm.push(Insn::mov(R0, R1));

@@ -26,7 +26,7 @@ use crate::emit::ring_layout::{UNREAD_LAPS_LOG2, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: query the position of the consumer.
-pub(super) const QUERY_CONSUMER_POSITION: i32 = 2;
+pub(super) const BPF_RB_CONS_POS: i32 = 2;
 
 impl Builder {
     /// Emits code that detects a ring without a reader. For a frame that need only be counted,
@@ -41,7 +41,7 @@ impl Builder {
     ) {
         let [ours] = outlets else { return };
         let wake = ours.outlet.wake;
-        if wake.wakes != WakeupTarget::Consumer || wake.bytes > owner.bytes {
+        if wake.target != WakeupTarget::Consumer || wake.bytes > owner.bytes {
             return;
         }
         let copied = self.asm.label();
@@ -81,7 +81,7 @@ impl Builder {
         let asm = &mut self.asm;
         let ring = owner.bytes.cast_signed();
         asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + ours.outlet.doorbell_map));
-        asm.push(Insn::mov(R2, QUERY_CONSUMER_POSITION));
+        asm.push(Insn::mov(R2, BPF_RB_CONS_POS));
         asm.push(Insn::call(Helper::RingbufQuery));
         // Offset by one, so that 0 means never polled.
         asm.push(Insn::alu(Alu::Add, R0, 1));

@@ -1,7 +1,7 @@
 //! Reading of the bundles that the process of a shared prefix has written to its ring. The index of
 //! a bundle is copied first. Then the frames of the selected blocks are copied into the pool.
 
-use super::{DeferredBlock, ReadBlocksOutcome, Shared};
+use super::{DeferredBlock, ReadBlocksOutcome, SharedSource};
 use crate::message::{self, MessageDefect};
 use crate::shared::bundle::BundleCursor;
 use crate::shared::sessions::{Admission, SharedStamp};
@@ -10,7 +10,7 @@ use abi::{Entry, Extent, RichPointer};
 use buffer::Fault;
 use buffer::stream::BlockRead;
 
-impl Shared {
+impl SharedSource {
     /// Reads as many blocks of one bundle as fit into the intake, and emits the blocks whose
     /// sessions are admitted. If a block has been deferred, emits only that block.
     pub(super) fn read_blocks(
@@ -20,13 +20,13 @@ impl Shared {
         if let Some(deferred) = self.deferred.take() {
             return Ok(self.emit_deferred_block(intake, deferred));
         }
-        if self.bundle.left() == 0 {
+        if self.bundle.remaining_blocks() == 0 {
             match self.open_bundle()? {
                 ReadBlocksOutcome::Emitted => self.copy_items_if_needed(intake),
                 other => return Ok(other),
             }
         }
-        while self.bundle.left() > 0 && intake.room() > 0 && self.deferred.is_none() {
+        while self.bundle.remaining_blocks() > 0 && intake.room() > 0 && self.deferred.is_none() {
             match self.read_block(intake)? {
                 ReadBlocksOutcome::Emitted => {}
                 other => return Ok(other),
@@ -39,7 +39,7 @@ impl Shared {
     /// decodes it. Returns the reason if there is no next bundle.
     fn open_bundle(&mut self) -> Result<ReadBlocksOutcome, Failure> {
         let Some(input) = &mut self.input else { return Ok(ReadBlocksOutcome::WriterEnded) };
-        if self.end_number.is_some_and(|last| self.next >= last) {
+        if self.end_number.is_some_and(|last| self.next_bundle >= last) {
             return Ok(ReadBlocksOutcome::End);
         }
         let read = match input.open_block(self.bundle.begin()) {
@@ -47,7 +47,7 @@ impl Shared {
             Err(Fault::Abandoned) => return Ok(ReadBlocksOutcome::WriterEnded),
             Err(fault) => return Err(self.invalid_message_failure(&fault)),
         };
-        self.next = input.next_number().unwrap_or(self.next);
+        self.next_bundle = input.next_number().unwrap_or(self.next_bundle);
         let length = match read {
             BlockRead::Block(length) => length,
             BlockRead::End => return Ok(ReadBlocksOutcome::End),
@@ -81,9 +81,11 @@ impl Shared {
     /// they contain the position at which the session continues.
     fn copy_items_if_needed(&mut self, intake: &Intake<'_>) {
         let mut classes = self.bundle.classes();
-        if self.bundle.is_framed() && !classes.any(|class| intake.taken.contains(class)) {
+        if self.bundle.holds_fragments()
+            && !classes.any(|class| intake.selected_classes.contains(class))
+        {
             drop(classes);
-            let left = self.bundle.left() as u64;
+            let left = self.bundle.remaining_blocks() as u64;
             self.untaken += left;
             self.next_block = self.next_block.map(|next| next + left);
             self.bundle.skip_remaining_blocks();
@@ -104,8 +106,8 @@ impl Shared {
     fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<ReadBlocksOutcome, Failure> {
         let invalid = |defect| self.invalid_message_failure(&defect);
         let (stamp, entry, frame) = self.bundle.next().map_err(invalid)?;
-        let is_taken = intake.taken.contains(entry.pointer.class);
-        if !is_taken && stamp.framed {
+        let is_taken = intake.selected_classes.contains(entry.pointer.class);
+        if !is_taken && stamp.holds_fragments {
             self.untaken += 1;
             self.pass_block(frame.end);
             return Ok(ReadBlocksOutcome::Emitted);
@@ -117,7 +119,7 @@ impl Shared {
             self.untaken += u64::from(self.admit(stamp, &entry));
             return Ok(ReadBlocksOutcome::Emitted);
         }
-        let without_bytes = intake.without_bytes && self.absent.is_some();
+        let without_bytes = intake.without_bytes && self.placeholder_dbuf.is_some();
         let mut draft = None;
         if !without_bytes && !entry.pointer.is_hole() {
             // A block without bytes still needs an address.
@@ -137,7 +139,7 @@ impl Shared {
         if !self.admit(stamp, &entry) {
             return Ok(ReadBlocksOutcome::Emitted);
         }
-        if self.created.len() >= intake.room() {
+        if self.created_blocks.len() >= intake.room() {
             let bytes = draft.and_then(|draft| draft.get(..length).map(<[u8]>::to_vec));
             self.deferred = Some(DeferredBlock { entry, bytes });
             return Ok(ReadBlocksOutcome::Emitted);
@@ -150,7 +152,7 @@ impl Shared {
     /// Marks the next block of the current bundle as processed. `frame_end` is the offset at which
     /// the frame of this block ends.
     fn pass_block(&mut self, frame_end: usize) {
-        self.bundle.pass(frame_end);
+        self.bundle.advance(frame_end);
         self.next_block = self.next_block.map(|next| next + 1);
     }
 
@@ -158,10 +160,10 @@ impl Shared {
     /// seen. Counts the blocks for which it returns false.
     fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> bool {
         let is_gap = std::mem::take(&mut self.is_gap);
-        match self.sessions.admit(stamp, entry, is_gap, &mut self.created) {
-            Admission::Follows => return true,
-            Admission::Unbegun => self.unbegun += 1,
-            Admission::Headless => self.lost += 1,
+        match self.sessions.admit(stamp, entry, is_gap, &mut self.created_blocks) {
+            Admission::Admitted => return true,
+            Admission::BeginningMissed => self.unbegun += 1,
+            Admission::FragmentLost => self.lost += 1,
         }
         false
     }
@@ -202,7 +204,7 @@ impl Shared {
     fn emit_in_order(&mut self, intake: &mut Intake<'_>, place: Option<Extent>, entry: Entry) {
         self.emit_created_blocks(intake);
         let captured = entry.marks.captured;
-        let mut entry = match (place, self.absent) {
+        let mut entry = match (place, self.placeholder_dbuf) {
             (Some(place), _) => {
                 message::entry_or_hole_at(entry, intake.pool.id(), place.within(0, captured))
             }
@@ -213,18 +215,20 @@ impl Shared {
         };
         intake.in_place |= place.is_none() && !entry.pointer.is_hole();
         entry.context.origin = self.origin;
-        self.emitted.add(entry.pointer.length());
+        self.emitted.add_block(entry.pointer.length());
         intake.append_block_entry(entry);
     }
 
     /// Counts the unread blocks in the ring: the rest of the current bundle, and all bundles after
     /// it whose numbers are below `last`.
     pub(super) fn count_unread(&mut self, last: u64) {
-        let mut unread = self.bundle.left() as u64;
+        let mut unread = self.bundle.remaining_blocks() as u64;
         self.next_block = self.next_block.map(|next| next + unread);
         self.bundle = BundleCursor::default();
-        while self.next < last && matches!(self.open_bundle(), Ok(ReadBlocksOutcome::Emitted)) {
-            let left = self.bundle.left() as u64;
+        while self.next_bundle < last
+            && matches!(self.open_bundle(), Ok(ReadBlocksOutcome::Emitted))
+        {
+            let left = self.bundle.remaining_blocks() as u64;
             unread += left;
             self.next_block = self.next_block.map(|next| next + left);
             self.bundle.skip_remaining_blocks();

@@ -9,16 +9,16 @@
 
 mod table;
 
+use super::buffered_output::BufferedOutputFile;
 use super::headers::Headers;
 use super::json::EndpointFields;
+use super::json_object::{add_member, write_line};
+use super::line_repair::LineFormat;
 use super::message::MessageRecord;
-use super::object::{add_member, write_line};
-use super::out::BufferedOutputFile;
 use super::recent_frames::RecentFrames;
-use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
-use crate::clock::Rfc3339;
 use crate::entry::{is_file_standard_output, standard_output_use};
+use crate::timestamp_text::Rfc3339;
 use crate::{Failure, OpenArguments, Origins, Sink, SinkEntry};
 use abi::BlockFlags;
 use filter::{Block, Description, Parameter, ParameterType, Report, Time};
@@ -99,7 +99,7 @@ impl Traffic {
 
 /// The account of a flow, from its first block to the latest.
 #[derive(Clone, Debug)]
-struct Flow {
+struct FlowAccount {
     origin: u16,
     session: Option<u32>,
     endpoints: EndpointFields,
@@ -117,14 +117,14 @@ struct Flow {
     backward: Traffic,
 }
 
-impl Flow {
+impl FlowAccount {
     /// Stores the addresses and ports of the flow. Uses the first block with headers and, until one
     /// arrives, a block with a message description. If `is_back`, exchanges source and destination.
     fn copy_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
         if self.has_headers {
             return;
         }
-        let described = || MessageRecord::record_of_block(block)?.flow();
+        let described = || MessageRecord::from_block(block)?.flow();
         let endpoints = match headers {
             Some(_) => EndpointFields::from_headers(headers),
             None if self.endpoints.has_addresses() => return,
@@ -135,7 +135,7 @@ impl Flow {
     }
 }
 
-/// The reason why the account of a flow is written.
+/// A reason for writing the account of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum WriteCause {
@@ -147,7 +147,7 @@ enum WriteCause {
 
 /// A line of the output of `account`, which describes one flow.
 struct AccountLine<'f> {
-    flow: &'f Flow,
+    flow: &'f FlowAccount,
     origin: Option<&'f str>,
     why: WriteCause,
 }
@@ -174,9 +174,9 @@ impl Serialize for AccountLine<'_> {
 }
 
 #[derive(Debug)]
-struct Account {
+struct AccountFormatter {
     origins: Origins,
-    flows: FlowTable<Flow>,
+    flows: FlowTable<FlowAccount>,
     frames: RecentFrames,
     cut_short: u64,
     /// Number of blocks that belong to no flow.
@@ -187,9 +187,13 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let number = |name: &str| opening.arguments.number(name).unwrap_or_default();
     let flows_max = usize::try_from(number("flows")).unwrap_or(usize::MAX);
     let file = opening.arguments.text("file").unwrap_or("-");
-    let out = BufferedOutputFile::append(file, LineFormat::Json, (opening.steps, opening.readers))?
-        .with_stop_limit(&opening.stopped);
-    let formatter = Account {
+    let out = BufferedOutputFile::append(
+        file,
+        LineFormat::Json,
+        (opening.rollback_log, opening.readers),
+    )?
+    .with_stop_limit(&opening.stopped);
+    let formatter = AccountFormatter {
         origins: opening.origins.clone(),
         flows: FlowTable::new(flows_max, number("idle"), opening.live),
         frames: RecentFrames::new(opening.form),
@@ -199,19 +203,18 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::new(TextSink { formatter, out }))
 }
 
-impl BlockFormatter for Account {
+impl BlockFormatter for AccountFormatter {
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         let now = block.context.time;
         while let Some(idle) = self.flows.take_idle_flow(block.context.origin, now) {
             self.write(&idle, WriteCause::Idle, out)?;
         }
         let session = Some(block.context.session).filter(|session| *session != 0);
-        let headers =
-            Headers::headers_of_frame(block).or_else(|| Headers::headers_of_derived_block(block));
+        let headers = Headers::parse_frame(block).or_else(|| Headers::parse_derived_block(block));
         let pair = headers.as_ref().and_then(|headers| headers.flow).map(|flow| flow.normalized());
         let key = match (session, pair) {
             (Some(session), _) => FlowKey::Session(block.context.origin, session),
-            (None, Some((pair, _))) => FlowKey::Pair(block.context.origin, pair),
+            (None, Some((pair, _))) => FlowKey::Endpoints(block.context.origin, pair),
             (None, None) => {
                 self.blocks_without_flow += 1;
                 return Ok(());
@@ -237,12 +240,12 @@ impl BlockFormatter for Account {
             Some((_, direction)) if session.is_none() => {
                 *flow.first.get_or_insert(direction) != direction
             }
-            _ => block.context.flags.has(BlockFlags::BACKWARD),
+            _ => block.context.flags.contains(BlockFlags::BACKWARD),
         };
         flow.copy_endpoints(block, headers.as_ref(), is_back && session.is_some());
         let traffic = if is_back { &mut flow.backward } else { &mut flow.forward };
         traffic.add(block, has_new_frame);
-        if session.is_some() && block.context.flags.has(BlockFlags::END) {
+        if session.is_some() && block.context.flags.contains(BlockFlags::END) {
             flow.ended[usize::from(is_back)] = true;
         }
         let has_ended = flow.ended == [true; 2];
@@ -276,10 +279,10 @@ impl BlockFormatter for Account {
     }
 }
 
-impl Account {
+impl AccountFormatter {
     fn write(
         &mut self,
-        flow: &Flow,
+        flow: &FlowAccount,
         why: WriteCause,
         out: &mut BufferedOutputFile,
     ) -> Result<(), Failure> {
@@ -289,8 +292,8 @@ impl Account {
 }
 
 /// Creates the account of the flow to which `block` belongs. Does not count the block.
-fn new_flow_account(block: &Block<'_>, session: Option<u32>) -> Flow {
-    Flow {
+fn new_flow_account(block: &Block<'_>, session: Option<u32>) -> FlowAccount {
+    FlowAccount {
         origin: block.context.origin,
         session,
         endpoints: EndpointFields::default(),

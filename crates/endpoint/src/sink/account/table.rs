@@ -29,14 +29,14 @@ pub(super) enum FlowKey {
     Session(u16, u32),
     /// A flow without a session: the index of its source, and its addresses, ports and protocol.
     /// Both directions of the flow have the same key.
-    Pair(u16, Flow),
+    Endpoints(u16, Flow),
 }
 
 impl FlowKey {
     /// Returns the index of the source from which the flow comes.
     const fn origin(&self) -> u16 {
         match self {
-            Self::Session(origin, _) | Self::Pair(origin, _) => *origin,
+            Self::Session(origin, _) | Self::Endpoints(origin, _) => *origin,
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::Failure;
 use crate::failure::failure_from_io_error;
 use crate::readers::FileCreationContext;
-use crate::sink::out::remove_on_rollback;
+use crate::sink::buffered_output::remove_on_rollback;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt};
 use std::path::Path;
 use sys::open::RegularOpenOptions;
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 
 /// Name of the index file in the output directory of a file set.
 pub(crate) const INDEX_FILE_NAME: &str = "index.jsonl";
@@ -65,7 +65,7 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let hint = "create its parent directory first, with mkdir -p";
-                return Err(failure_from_io_error("make", path, &error).hint(hint));
+                return Err(failure_from_io_error("make", path, &error).with_hint(hint));
             }
             Err(error) => return Err(failure_from_io_error("make", path, &error)),
         };
@@ -94,7 +94,9 @@ impl Directory {
             let failure = failure_from_io_error("open", path, &errno.into());
             // A missing directory has been created, so this is a dangling link.
             match errno {
-                Errno::NOENT => failure.hint("it is a link to a directory that does not exist"),
+                Errno::NOENT => {
+                    failure.with_hint("it is a link to a directory that does not exist")
+                }
                 _ => failure,
             }
         })?;

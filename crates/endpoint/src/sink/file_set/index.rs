@@ -3,12 +3,12 @@
 use super::FileSetPolicy;
 use super::output_file::OutputFile;
 use crate::Failure;
-use crate::clock::Rfc3339;
+use crate::sink::buffered_output::BufferedOutputFile;
 use crate::sink::class_names::ClassNames;
 use crate::sink::json::VERSION;
-use crate::sink::object::{add_member, write_line};
-use crate::sink::out::BufferedOutputFile;
-use crate::sink::tail::LineFormat;
+use crate::sink::json_object::{add_member, write_line};
+use crate::sink::line_repair::LineFormat;
+use crate::timestamp_text::Rfc3339;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use sha2::Digest;

@@ -101,14 +101,14 @@ impl FileSet {
         policy: FileSetPolicy,
         opening: &OpenArguments<'_>,
     ) -> Result<Self, Failure> {
-        let (directory, index) = Directory::open(path, (opening.steps, opening.readers))?;
+        let (directory, index) = Directory::open(path, (opening.rollback_log, opening.readers))?;
         Ok(Self {
             index: IndexFile::new(index, directory.target(INDEX_FILE_NAME)),
             directory,
             names: ClassNames::new(opening),
             policy,
-            open_max: opening.arguments.usize_number(OPEN_FILES_PARAMETER.name),
-            known_max: opening.arguments.usize_number(SESSIONS_PARAMETER.name),
+            open_max: opening.arguments.number_as_usize(OPEN_FILES_PARAMETER.name),
+            known_max: opening.arguments.number_as_usize(SESSIONS_PARAMETER.name),
             files: HashMap::new(),
             description_bytes: 0,
             by_use: BTreeMap::new(),

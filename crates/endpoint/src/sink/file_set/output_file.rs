@@ -123,13 +123,13 @@ impl OutputFile {
         self.last = self.last.max(block.context.time);
         let direction = self.direction_state(block);
         direction.has_input = true;
-        direction.has_begun |= block.context.flags.has(BlockFlags::FIRST);
+        direction.has_begun |= block.context.flags.contains(BlockFlags::FIRST);
         if block.marks.is_description() {
             self.store_description(block);
             return;
         }
         let present = block.bytes().len() as u64;
-        self.is_decoded |= block.context.flags.has(BlockFlags::DECODED);
+        self.is_decoded |= block.context.flags.contains(BlockFlags::DECODED);
         self.blocks += u64::from(!block.is_end_marker());
         self.bytes += present;
         self.missing += u64::from(block.length()).saturating_sub(present);
@@ -139,8 +139,8 @@ impl OutputFile {
     /// supplied them.
     pub(crate) fn copy_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
-            && let Some(headers) = Headers::headers_of_frame(block)
-                .or_else(|| Headers::headers_of_derived_block(block))
+            && let Some(headers) =
+                Headers::parse_frame(block).or_else(|| Headers::parse_derived_block(block))
         {
             self.ends = EndpointFields::from_headers(Some(&headers));
             self.flow = headers.flow;
@@ -149,7 +149,7 @@ impl OutputFile {
 
     fn store_description(&mut self, block: &Block<'_>) {
         self.messages += 1;
-        if let (1, Some(description)) = (self.messages, MessageRecord::record_of_block(block)) {
+        if let (1, Some(description)) = (self.messages, MessageRecord::from_block(block)) {
             self.first = description.time().map_or(self.first, |time| self.first.min(time));
             self.last = description.end_time().map_or(self.last, |time| self.last.max(time));
             self.record = block.frame.to_vec();
@@ -158,7 +158,7 @@ impl OutputFile {
 
     /// Marks a direction of the file as ended: the direction to which this block belongs.
     pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
-        let is_broken = block.context.flags.has(BlockFlags::END_MASK);
+        let is_broken = block.context.flags.contains(BlockFlags::END_MASK);
         let direction = self.direction_state(block);
         direction.ended = true;
         direction.is_broken |= is_broken;

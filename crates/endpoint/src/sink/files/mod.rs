@@ -137,7 +137,7 @@ impl FilesSink {
         if text("dir").is_some_and(is_standard_output) {
             let why = "several files need a directory";
             let hint = "name a directory, or use `print`, `json` or `pcap`";
-            return Err(Failure::new("write", "standard output", why).hint(hint));
+            return Err(Failure::new("write", "standard output", why).with_hint(hint));
         }
         let unit = match (text("per"), opening.form) {
             (Some("session"), _) => FileUnit::Session,
@@ -188,9 +188,9 @@ impl FilesSink {
     /// block. All fragments of a record share one file (CONTRACT 6).
     fn is_fragment(&mut self, block: &Block<'_>) -> bool {
         let flags = block.context.flags;
-        let is_part =
-            self.in_fragments || flags.has(BlockFlags::FIRST) && !flags.has(BlockFlags::LAST);
-        self.in_fragments = is_part && !flags.has(BlockFlags::LAST);
+        let is_part = self.in_fragments
+            || flags.contains(BlockFlags::FIRST) && !flags.contains(BlockFlags::LAST);
+        self.in_fragments = is_part && !flags.contains(BlockFlags::LAST);
         is_part
     }
 
@@ -211,7 +211,7 @@ impl FilesSink {
     fn append_block(&mut self, key: FileKey, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
         let mut existing = self.file_set.take_file(key);
-        if self.unit == FileUnit::Message && flags.has(BlockFlags::FIRST) {
+        if self.unit == FileUnit::Message && flags.contains(BlockFlags::FIRST) {
             // The first fragment after a description may be the first block of its stream, and then
             // has the flag `FIRST` although its message has begun already.
             let is_waiting = |file: &OutputFile| file.has_only_description();
@@ -231,10 +231,12 @@ impl FilesSink {
         let outcome = self.write_block(&mut file, block);
         let (ended, is_over) = match self.unit {
             // The end of a stream also ends an unfinished message.
-            FileUnit::Message => (flags.has(BlockFlags::LAST), flags.has(BlockFlags::END)),
+            FileUnit::Message => {
+                (flags.contains(BlockFlags::LAST), flags.contains(BlockFlags::END))
+            }
             _ => (
-                flags.has(BlockFlags::END)
-                    || key == FileKey::Unassigned && flags.has(BlockFlags::LAST),
+                flags.contains(BlockFlags::END)
+                    || key == FileKey::Unassigned && flags.contains(BlockFlags::LAST),
                 false,
             ),
         };
@@ -263,7 +265,7 @@ impl FilesSink {
 
     fn count_block(&mut self, block: &Block<'_>) {
         let present = block.bytes().len() as u64;
-        self.written.add(block.length());
+        self.written.add_block(block.length());
         self.messages += u64::from(block.marks.is_description());
         self.bytes += present;
         self.missing += u64::from(block.length()).saturating_sub(present);
@@ -273,7 +275,7 @@ impl FilesSink {
 /// Returns true if a description block is a complete message, so that no fragments follow it.
 fn is_complete_message(block: &Block<'_>) -> bool {
     block.marks.is_description()
-        && block.context.flags.has(BlockFlags::FIRST.with(BlockFlags::LAST))
+        && block.context.flags.contains(BlockFlags::FIRST.with(BlockFlags::LAST))
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl FrameDeduplication {
             let why = "no block that it received is part of a frame";
             let hint = "put `pcap` before the filter that makes new bytes, or write them with \
                         `files`";
-            return Err(Failure::new("write", target, why).hint(hint));
+            return Err(Failure::new("write", target, why).with_hint(hint));
         }
         let always = [("frames", written), ("cut", self.cut)];
         let others = [("repeated", self.repeated), ("not frames", self.blocks_without_frame)];

@@ -7,7 +7,7 @@
 //! frames that the source finds overwritten.
 
 use super::Pcap;
-use crate::sink::out::FramePiece;
+use crate::sink::buffered_output::FramePiece;
 use crate::source::kernel::in_place::{BatchInPlace, FramesInPlace, is_tagged};
 use crate::{DropReason, Failure};
 use filter::{Amount, Batch, Block};
@@ -68,7 +68,7 @@ impl Pcap {
             self.check_link_type(&first)?;
         }
         let frames = frames.batch();
-        let (begin, counts) = (self.out.mark(), (self.frames.appended, self.frames.cut));
+        let (begin, counts) = (self.out.checkpoint(), (self.frames.appended, self.frames.cut));
         let mut pieces = std::mem::take(&mut self.in_place.pieces);
         pieces.clear();
         let in_place = self.out.can_write_in_place();
@@ -140,7 +140,7 @@ impl Pcap {
         frames: &BatchInPlace<'_>,
     ) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            let (begin, counts) = (self.out.mark(), (self.frames.appended, self.frames.cut));
+            let (begin, counts) = (self.out.checkpoint(), (self.frames.appended, self.frames.cut));
             let length = self.add_record_header(&block);
             let frame = frames.find_frame(block.entry().frame());
             if let Some(frame) = frame {
@@ -152,7 +152,7 @@ impl Pcap {
             } else {
                 self.out.rewind(begin);
                 (self.frames.appended, self.frames.cut) = counts;
-                self.in_place.lapped.add(block.length());
+                self.in_place.lapped.add_block(block.length());
             }
         }
         Ok(())

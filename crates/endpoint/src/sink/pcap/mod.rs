@@ -9,8 +9,8 @@ mod deduplication;
 mod in_place;
 mod split;
 
+use super::buffered_output::BufferedOutputFile;
 use super::file_set::{OPEN_FILES_PARAMETER, SESSIONS_PARAMETER};
-use super::out::BufferedOutputFile;
 use crate::entry::is_file_standard_output;
 use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry};
@@ -101,11 +101,11 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     if let Some(per @ ("connection" | "session")) = opening.arguments.text("per") {
         return Ok(Box::new(SplitPcap::open(path, per == "session", frames, opening)?));
     }
-    let out = BufferedOutputFile::create(path, (opening.steps, opening.readers))?;
+    let out = BufferedOutputFile::create(path, (opening.rollback_log, opening.readers))?;
     if out.is_interactive() {
         let why = "it is a terminal, and a capture is not text";
         let hint = "name a file, or use `print` to look at the blocks";
-        return Err(Failure::new("write", out.target(), why).hint(hint));
+        return Err(Failure::new("write", out.target(), why).with_hint(hint));
     }
     let out = out.with_stop_limit(&opening.stopped);
     Ok(Box::new(Pcap { out, link: None, frames, in_place: InPlaceSources::default() }))
@@ -186,7 +186,7 @@ impl Pcap {
 /// Creates the failure for a frame whose link type differs from that of the file.
 fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure {
     let problem = format!("it contains frames of link type {first}, and one of {second} arrived");
-    Failure::new("write", target, problem).hint("write each source into a file of its own")
+    Failure::new("write", target, problem).with_hint("write each source into a file of its own")
 }
 
 #[cfg(test)]

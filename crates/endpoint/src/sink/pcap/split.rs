@@ -35,7 +35,7 @@ impl SplitPcap {
         if is_standard_output(path) {
             let why = "it holds one capture, and there is one for each connection";
             let hint = "name a directory";
-            return Err(Failure::new("write", "standard output", why).hint(hint));
+            return Err(Failure::new("write", "standard output", why).with_hint(hint));
         }
         let policy = FileSetPolicy {
             suffix: ".pcap",
@@ -55,7 +55,7 @@ impl SplitPcap {
             let backward = block.context.flags.direction() == Direction::Backward;
             return FileKey::Session { number: session, backward: backward && self.one_way };
         }
-        match Headers::headers_of_frame(block).and_then(|headers| headers.flow) {
+        match Headers::parse_frame(block).and_then(|headers| headers.flow) {
             Some(flow) if self.one_way => FileKey::Flow(flow),
             Some(flow) => FileKey::Flow(flow.normalized().0),
             None => FileKey::Unassigned,
@@ -77,7 +77,7 @@ impl SplitPcap {
             }
         };
         let outcome = if is_new { self.append_frame(&mut file, block) } else { Ok(()) };
-        let ended = block.context.flags.has(BlockFlags::END);
+        let ended = block.context.flags.contains(BlockFlags::END);
         if outcome.is_ok() {
             file.update_for_block(block);
             if ended {
@@ -112,7 +112,7 @@ impl Sink for SplitPcap {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.append_block(&block)?;
-            self.written.add(block.length());
+            self.written.add_block(block.length());
         }
         Ok(())
     }

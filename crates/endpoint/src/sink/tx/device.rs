@@ -11,7 +11,7 @@ use std::time::Duration;
 use sys::memory::Lender;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::{PacketSender, QdiscMode, SendReport};
-use sys::steps::StepResource;
+use sys::rollback::StepResource;
 use wire::link::LinkType;
 
 /// An output interface, with the socket or ring that sends its frames.
@@ -46,11 +46,13 @@ impl TxDevice {
         let qdisc = if queued { QdiscMode::Through } else { QdiscMode::Bypass };
         if by == "xdp" && qdisc == QdiscMode::Through {
             let why = "AF_XDP bypasses the queueing discipline";
-            return Err(Failure::new(CALL_SEND, name, why).hint("write `qdisc=no` with `by=xdp`"));
+            return Err(
+                Failure::new(CALL_SEND, name, why).with_hint("write `qdisc=no` with `by=xdp`")
+            );
         }
         interface::run_in_namespace(arguments.text("netns"), || {
             let failed = |error| interface::socket_failure(CALL_SEND, name, &error);
-            let step = |what| opening.steps.announce(StepResource::Descriptor, what);
+            let step = |what| opening.rollback_log.announce(StepResource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = match name {
                 "" => interface::find_only_interface(CALL_SEND)?,

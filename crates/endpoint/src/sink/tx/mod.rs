@@ -167,7 +167,7 @@ pub(super) fn open_on_device(
     if !frames && device.link != LinkType::RAW {
         let why = "it sends frames, but its input is packets without a link layer";
         let hint = "remove the filter that leaves packets, or send into a tunnel";
-        return Err(Failure::new("send through", name, why).hint(hint));
+        return Err(Failure::new("send through", name, why).with_hint(hint));
     }
     Ok(Box::new(TxSink::new(device, frames)))
 }
@@ -262,7 +262,7 @@ impl TxSink {
     ) -> Result<&'a [u8], UnsentReason> {
         let bytes =
             if self.sends_frames { self.entire_frame(block)? } else { viewed_packet(block)? };
-        if !block.context.flags.has(BlockFlags::CHECKSUM_UNSET) {
+        if !block.context.flags.contains(BlockFlags::CHECKSUM_UNSET) {
             return Ok(bytes);
         }
         let begin = copies.len();
@@ -297,7 +297,7 @@ impl TxSink {
         while let Some(rest) = frames.get(next..).filter(|rest| !rest.is_empty()) {
             let SendReport { frames: sent_now, stopped } = self.device.send(rest);
             for (bytes, view) in rest.iter().zip(outgoing.views.iter().skip(next)).take(sent_now) {
-                self.sent.add(*view);
+                self.sent.add_block(*view);
                 self.sent_bytes += bytes.len() as u64;
             }
             if sent_now > 0 {
@@ -307,12 +307,12 @@ impl TxSink {
             next += sent_now;
             let why = match stopped {
                 None => break,
-                Some(SendStopReason::Full(_))
+                Some(SendStopReason::NoRoom(_))
                     if !self.has_timed_out && wait.pause(&self.device, self.room_wait_max) =>
                 {
                     continue;
                 }
-                Some(SendStopReason::Full(_)) => {
+                Some(SendStopReason::NoRoom(_)) => {
                     self.timeouts += u64::from(!self.has_timed_out);
                     self.has_timed_out = true;
                     UnsentReason::QueueFull
@@ -332,7 +332,7 @@ impl TxSink {
 
     fn count_dropped(&mut self, why: UnsentReason, view: u32) {
         if let Some(amount) = self.dropped.get_mut(why as usize) {
-            amount.add(view);
+            amount.add_block(view);
         }
     }
 

@@ -108,7 +108,7 @@ impl Ring {
             match self.queue_frame(frame) {
                 Ok(true) => self.queued += 1,
                 Ok(false) => {
-                    stopped = Some(SendStopReason::Full(EAGAIN));
+                    stopped = Some(SendStopReason::NoRoom(EAGAIN));
                     break;
                 }
                 Err(error) => return self.report(0, Some(SendStopReason::Refused(error.errno))),
@@ -128,11 +128,11 @@ impl Ring {
                 self.skip_rejected().ok();
                 return outcome;
             }
-            if self.sender.packets() == 0 {
+            if self.sender.queued_packet_count() == 0 {
                 return self.report(all, stopped);
             }
             if pushed.taken == 0 {
-                return self.report(all, Some(SendStopReason::Full(EAGAIN)));
+                return self.report(all, Some(SendStopReason::NoRoom(EAGAIN)));
             }
         }
     }

@@ -13,8 +13,8 @@ use buffer::pool::{Pool, PoolConfig};
 use filter::{BatchMemory, Columns};
 use testkit::Frame;
 use testkit::net::{
-    CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER_DEVICE, counters,
-    wait_until,
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, WAIT_TIMEOUT,
+    counters, wait_until,
 };
 
 /// Creates a veth pair without addresses, and pins the calling thread, which sends the frames, to
@@ -23,7 +23,7 @@ use testkit::net::{
 /// timer. Frames sent on two CPUs could therefore arrive out of order.
 fn silent_pair() -> Option<NamespacePair> {
     let processors = sys::process::allowed_processors().unwrap();
-    sys::process::pin_to(processors[0]).unwrap();
+    sys::process::pin_to_processor(processors[0]).unwrap();
     NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
@@ -202,7 +202,7 @@ fn full_queue_delays_frames_without_loss() {
     pair.client.run_program("tc", &shape);
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
-    sink.room_wait_max = LIMIT;
+    sink.room_wait_max = WAIT_TIMEOUT;
     let taken = send_generated_frames(
         &[("count", "300"), ("seq", "yes"), ("size", "1000")],
         &mut sink,
@@ -259,7 +259,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, XDP_RING);
     // Waits for as long as this machine needs to bring the other end up.
-    sink.room_wait_max = LIMIT;
+    sink.room_wait_max = WAIT_TIMEOUT;
     let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {
         let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame_block(bytes)).collect();

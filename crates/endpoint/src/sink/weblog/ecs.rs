@@ -3,8 +3,8 @@
 //! Most field names are those of the field table (`Field::ecs`). Category, duration, outcome and
 //! other derived fields are added here.
 
-use crate::clock::Rfc3339;
 use crate::sink::message::MessageRecord;
+use crate::timestamp_text::Rfc3339;
 use filter::Time;
 use serde_json::{Map, Value, json};
 use wire::record::{self, Field, FieldType};
@@ -58,7 +58,7 @@ pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
 fn field_value(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Value> {
     Some(match field.shape() {
         FieldType::Text => json!(String::from_utf8_lossy(value)),
-        FieldType::List => json!([String::from_utf8_lossy(value)]),
+        FieldType::RepeatedText => json!([String::from_utf8_lossy(value)]),
         FieldType::Number => json!(record::number(value)?),
         FieldType::Flag => json!(record::number(value)? != 0),
         FieldType::Time => json!(Rfc3339(record::number(value)?)),

@@ -11,13 +11,13 @@
 
 mod ecs;
 
+use super::buffered_output::BufferedOutputFile;
+use super::json_object;
+use super::line_repair::LineFormat;
 use super::message::{EscapedBytes, MessageRecord};
-use super::object;
-use super::out::BufferedOutputFile;
-use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
-use crate::clock::timestamp;
 use crate::entry::{is_file_standard_output, standard_output_use};
+use crate::timestamp_text::timestamp;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{
     Block, Description, Form, Forms, InputNeeds, Parameter, ParameterType, Report, Time,
@@ -93,7 +93,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let ecs = opening.arguments.flag("ecs");
     let lines = if ecs { LineFormat::Json } else { LineFormat::Text };
     let file = opening.arguments.text("file").unwrap_or("-");
-    let out = BufferedOutputFile::append(file, lines, (opening.steps, opening.readers))?
+    let out = BufferedOutputFile::append(file, lines, (opening.rollback_log, opening.readers))?
         .with_stop_limit(&opening.stopped);
     let time_text = CachedTime { zone, second: None, text: Vec::new() };
     let formatter = WeblogFormatter { ecs, time_text, truncated_exchanges: 0, other_blocks: 0 };
@@ -102,7 +102,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for WeblogFormatter {
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
-        match MessageRecord::record_of_block(block)
+        match MessageRecord::from_block(block)
             .filter(|record| record.kind() == record::RecordKind::HttpExchange)
         {
             Some(record) => self.append_exchange(block, &record, out),
@@ -135,7 +135,7 @@ impl WeblogFormatter {
     ) -> Result<(), Failure> {
         self.truncated_exchanges += u64::from(record.is_truncated());
         if self.ecs {
-            return object::write_line(out, &ecs::exchange_object(record, block.context.time));
+            return json_object::write_line(out, &ecs::exchange_object(record, block.context.time));
         }
         let time_text = self.time_text.format_time(record.end_time().unwrap_or(block.context.time));
         append_combined_log_line(out.buffer(), record, time_text);

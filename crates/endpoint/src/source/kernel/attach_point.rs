@@ -3,7 +3,7 @@
 use crate::interface::{FrameCount, interface_removed_failure};
 use crate::source::rx::Losses;
 use crate::{Failure, SourceCounters, interface};
-use filter::{Amount, Attach, Side};
+use filter::{Amount, AttachTarget, TrafficDirection};
 use std::sync::Arc;
 use sys::bpf::{ChainPosition, Link, LinkTarget, Neighbor, Program};
 use sys::net::{Namespace, RouteSocket, accepts_xdp_frames};
@@ -13,7 +13,7 @@ use wire::link::LinkType;
 /// namespace.
 #[derive(Clone, Debug)]
 pub struct AttachPoint {
-    attach: Attach,
+    attach: AttachTarget,
     /// The observed interface, or `None` if programs are attached to sockets.
     interface: Option<Interface>,
 }
@@ -62,7 +62,7 @@ impl AttachPoint {
     /// Creates an attach point from its parameters, and looks up its interface. An attach point at
     /// the user's own sockets has no interface. Fails if the interface does not exist or has no
     /// Ethernet frames.
-    pub fn find(attach: &Attach) -> Result<Self, AttachError> {
+    pub fn find(attach: &AttachTarget) -> Result<Self, AttachError> {
         if attach.own_sockets {
             return Ok(Self { attach: attach.clone(), interface: None });
         }
@@ -73,7 +73,7 @@ impl AttachPoint {
             let (found, link) = interface::find_interface_by_name(call, name)?;
             let cannot = |error| interface::socket_failure(call, name, &error);
             let links = RouteSocket::open().map_err(cannot)?;
-            let receives = side == Side::Received;
+            let receives = side == TrafficDirection::Received;
             let losses = Losses::begin_counting(
                 RouteSocket::open().map_err(cannot)?,
                 Some(found.index),
@@ -96,7 +96,7 @@ impl AttachPoint {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
             let group = sys::bpf::root_cgroup().map_err(unsupported)?;
-            let sides = [sys::bpf::Side::Ingress, sys::bpf::Side::Egress];
+            let sides = [sys::bpf::TrafficDirection::Ingress, sys::bpf::TrafficDirection::Egress];
             return sides
                 .map(|side| Link::cgroup(program, &group, side).map_err(unsupported))
                 .into_iter()
@@ -211,10 +211,10 @@ impl AttachPoint {
         })
     }
 
-    const fn attach_side(&self) -> sys::bpf::Side {
+    const fn attach_side(&self) -> sys::bpf::TrafficDirection {
         match self.attach.side {
-            Side::Received => sys::bpf::Side::Ingress,
-            Side::Sent => sys::bpf::Side::Egress,
+            TrafficDirection::Received => sys::bpf::TrafficDirection::Ingress,
+            TrafficDirection::Sent => sys::bpf::TrafficDirection::Egress,
         }
     }
 
@@ -243,7 +243,7 @@ impl AttachPoint {
 /// other programs. Without CAP_SYS_ADMIN the kernel reveals no program names; the result is then
 /// the head of the chain.
 fn anchor_after_own_programs(index: u32) -> ChainPosition {
-    let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
+    let chain = sys::bpf::tcx_chain(index, sys::bpf::TrafficDirection::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);
     let last = ours.filter_map(|member| member.link).last();
     last.map_or(ChainPosition::Head, |link| ChainPosition::After(Neighbor::Link(link)))

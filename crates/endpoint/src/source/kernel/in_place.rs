@@ -139,13 +139,13 @@ impl<'f> BatchInPlace<'f> {
     #[must_use]
     pub fn is_intact(&self, frame: &ExportedFrame) -> bool {
         let reserved = self.rings.region(frame.cpu).map_or(u64::MAX, |region| region.reserved());
-        is_intact(frame, reserved, self.rings.shape().bytes)
+        is_intact(frame, reserved, self.rings.layout().bytes)
     }
 
     /// Returns true if [`Self::is_intact`] returns true for all of these frames.
     #[must_use]
     pub fn are_intact<'a>(&self, frames: impl Iterator<Item = &'a ExportedFrame>) -> bool {
-        let bytes = self.rings.shape().bytes;
+        let bytes = self.rings.layout().bytes;
         let mut known = None;
         for frame in frames {
             let reserved = match known {

@@ -117,9 +117,9 @@ enum ExportEndReason {
     /// The path is stopped.
     Stopped,
     /// The interface has been removed.
-    Gone,
+    InterfaceRemoved,
     /// The export of frames has ended without a request from this process. The failure tells why.
-    Lost(Failure),
+    ExportEnded(Failure),
 }
 
 /// Interval between checks of the interface while no frame arrives, in nanoseconds.
@@ -228,7 +228,7 @@ impl KernelSource {
             checked_at = Some((exported.cpu, reserved));
             if is_verified || self.reader.is_intact(&exported, reserved) {
                 if let Some(arrived) = self.arrived.get_mut(exported.edge as usize) {
-                    arrived.taken.add(entry.pointer.length());
+                    arrived.taken.add_block(entry.pointer.length());
                 }
                 count += usize::from(intake.append_block_entry(entry));
             } else {
@@ -323,7 +323,7 @@ impl KernelSource {
                     FrameCopy { place: batch.add_frame(exported), is_checksum_unset: unset, marks };
                 let entry = self.entry(&exported, frames.id(), frame);
                 if let Some(arrived) = self.arrived.get_mut(edge) {
-                    arrived.taken.add(entry.pointer.length());
+                    arrived.taken.add_block(entry.pointer.length());
                 }
                 intake.append_block_entry(entry);
             }
@@ -340,11 +340,11 @@ impl KernelSource {
                 ExportEndReason::Stopped => {
                     self.parts.attachment.export_failure().map_or(Ok(SourceStatus::End), Err)
                 }
-                ExportEndReason::Gone => Err(self
+                ExportEndReason::InterfaceRemoved => Err(self
                     .parts
                     .attach_point
                     .removed_failure(self.parts.attachment.frames_received())),
-                ExportEndReason::Lost(failure) => Err(failure.clone()),
+                ExportEndReason::ExportEnded(failure) => Err(failure.clone()),
             };
         }
         let is_check_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_NS;
@@ -354,11 +354,11 @@ impl KernelSource {
         if is_check_due && self.parts.attach_point.is_gone() {
             // Frames exported before the removal are still in the rings.
             self.detach();
-            self.end = Some(ExportEndReason::Gone);
+            self.end = Some(ExportEndReason::InterfaceRemoved);
             return Ok(SourceStatus::retry_at(now));
         }
         if is_check_due && let Some(failure) = self.parts.attachment.export_failure() {
-            self.end = Some(ExportEndReason::Lost(failure));
+            self.end = Some(ExportEndReason::ExportEnded(failure));
             return Ok(SourceStatus::retry_at(now));
         }
         // Programs send the next notification only when T_t has passed since the last one. Frames
@@ -432,7 +432,7 @@ impl Source for KernelSource {
 
     fn properties(&self) -> SourceProperties {
         SourceProperties {
-            block_max: self.parts.rings.shape().record_max as usize + TAG_SIZE,
+            block_max: self.parts.rings.layout().record_max as usize + TAG_SIZE,
             // Programs write into the rings, so memory returned to the pool does not unblock them.
             // `produce` returns the time of the next allocation attempt.
             wakes_on_memory: false,

@@ -123,7 +123,7 @@ impl Reader {
     /// each exit of the programs, the index of the pointer ring (sink) to which the exit belongs.
     #[must_use]
     pub fn new(rings: Arc<ProgramRings>, exit_sinks: Vec<u32>) -> Self {
-        let RingsLayout { cpus, sinks, .. } = rings.shape();
+        let RingsLayout { cpus, sinks, .. } = rings.layout();
         let only = |sink| {
             let mut ours = (0..).zip(&exit_sinks).filter(|(_, to)| **to == sink);
             let (edge, _) = ours.next()?;
@@ -191,7 +191,7 @@ impl Reader {
         }
         let region = self.rings.region(sink.cpu)?;
         let before = sink.next_pointer;
-        let skipped = sink.advance(&region, self.rings.shape(), &self.exit_sinks);
+        let skipped = sink.advance(&region, self.rings.layout(), &self.exit_sinks);
         // If the sink has several exits, the number in an exit's next pointer reveals the exit's
         // gap.
         if let Some(edge) = sink.only_exit {
@@ -207,7 +207,7 @@ impl Reader {
     /// overwritten. These frames are counted as lost.
     pub fn advance_past_frame(&mut self, exported: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
-        let at = (cpu * self.rings.shape().sinks + sink) as usize;
+        let at = (cpu * self.rings.layout().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
         sink.advance_past_pointers(1);
         if sink.only_exit.is_some() {
@@ -258,7 +258,7 @@ impl Reader {
     /// with [`Reader::reserved_position`] after the copy.
     #[must_use]
     pub fn is_intact(&self, exported: &ExportedFrame, reserved: u64) -> bool {
-        is_intact(exported, reserved, self.rings.shape().bytes)
+        is_intact(exported, reserved, self.rings.layout().bytes)
     }
 
     /// Counts as lost a frame that the reader has already passed. The caller has found that its
@@ -302,15 +302,16 @@ impl Reader {
         let passed = self.passed_frames.iter().skip(sink.cpu as usize * self.exit_sinks.len());
         let ours = (0..).zip(self.exit_sinks.iter().zip(passed));
         let ours = ours.filter(|(_, (to, _))| **to == sink.sink);
-        let rest =
-            |(edge, (_, read)): (u32, (_, &u64))| (edge, region.count(edge).saturating_sub(*read));
+        let rest = |(edge, (_, read)): (u32, (_, &u64))| {
+            (edge, region.edge_pointer_count(edge).saturating_sub(*read))
+        };
         let mut rest: Vec<(u32, u64)> = ours.map(rest).filter(|(_, rest)| *rest > 0).collect();
         let head = region.head(sink.sink).max(sink.next_pointer);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
         if all > head - sink.next_pointer {
             // Some pointers have been overwritten, so unread frames are counted by the exits in the
             // remaining pointers.
-            let capacity = u64::from(self.rings.shape().pointers);
+            let capacity = u64::from(self.rings.layout().pointers);
             let remaining = sink.next_pointer.max(head.saturating_sub(capacity))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
             for pointer in remaining.filter_map(|number| region.pointer(sink.sink, number)) {
@@ -335,7 +336,7 @@ impl Reader {
     /// monotonic clock; 0 if none has done so.
     #[must_use]
     pub fn last_notification_time(&self) -> u64 {
-        let cpus = 0..self.rings.shape().cpus;
+        let cpus = 0..self.rings.layout().cpus;
         let times = cpus.filter_map(|cpu| {
             self.rings.region(cpu)?.scratch(region_offset::LAST_NOTIFICATION_TIME)
         });

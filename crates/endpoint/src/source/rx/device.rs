@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::{Instruction, PacketRing, PacketRingParameters, PacketSocket};
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// Size in bytes of a segment of the packet ring. A segment has room for the largest frame that
 /// generic receive offload produces, and the two or three segments in use at a time fit in a
@@ -123,7 +123,7 @@ pub(super) enum LinkState {
     /// The interface is down; it may come up again.
     Down,
     /// The interface was removed or moved to another namespace.
-    Gone,
+    Removed,
 }
 
 impl RxDevice {
@@ -134,7 +134,7 @@ impl RxDevice {
         }
         match self.links.interface_by_index(self.index) {
             Ok(interface) if interface.flags.is_up() => LinkState::Up,
-            Err(error) if error.errno == ENODEV => LinkState::Gone,
+            Err(error) if error.errno == ENODEV => LinkState::Removed,
             Ok(_) | Err(_) => LinkState::Down,
         }
     }
@@ -173,11 +173,11 @@ fn open_socket(
             socket.ignore_outgoing()?;
         }
         if let (true, Some(interface)) = (parameters.promiscuous, interface) {
-            socket.promiscuous(interface.index)?;
+            socket.make_promiscuous(interface.index)?;
         }
         let shape = PacketRingParameters { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
         let room = parameters.steps.announce(StepResource::Memory, "a ring of the kernel's");
-        match room.and_then(|()| socket.ring(shape)) {
+        match room.and_then(|()| socket.into_ring(shape)) {
             Err(error) if error.errno == ENOMEM && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),
         }
@@ -212,7 +212,7 @@ fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -
     }
     // `/sys` shows only the interfaces of the namespace of this process.
     let reported = interface.filter(|_| parameters.netns.is_none()).and_then(reported_rate_mbits);
-    let memory = sys::machine::Machine::detect().memory;
+    let memory = sys::machine::Machine::detect().memory_bytes;
     let bytes_max = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
     let bytes = (reported.unwrap_or(RATE_MBITS_DEFAULT) * RING_CAPACITY_MS_DEFAULT * 125)

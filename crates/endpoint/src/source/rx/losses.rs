@@ -15,7 +15,7 @@
 
 use crate::{DropReason, SourceCounters};
 use filter::Amount;
-use sys::net::{Backlog, Counters, RouteSocket};
+use sys::net::{Backlog, InterfaceCounters, RouteSocket};
 use sys::packet::PacketRing;
 
 /// Name, in the ledger, of the location at which frames are lost because the source's ring is full.
@@ -28,7 +28,7 @@ pub(crate) struct Losses {
     links: RouteSocket,
     /// Index of the observed interface, or `None` for all interfaces in the namespace.
     index: Option<u32>,
-    counters: Option<Counters>,
+    counters: Option<InterfaceCounters>,
     backlog: Option<Backlog>,
     /// True if losses at the backlog are counted, because the source observes received frames.
     /// Frames that this host sends do not pass through the backlog.
@@ -72,12 +72,12 @@ impl Losses {
         SourceCounters { observed, given, dropped, ..SourceCounters::default() }
     }
 
-    fn interface_counters(&self) -> Option<Counters> {
+    fn interface_counters(&self) -> Option<InterfaceCounters> {
         let interfaces = match self.index {
             Some(index) => vec![self.links.interface_by_index(index).ok()?],
             None => self.links.list_interfaces().ok()?,
         };
-        let mut all = Counters::default();
+        let mut all = InterfaceCounters::default();
         for counters in interfaces.iter().map(|interface| &interface.counters) {
             all.rx_missed_errors += counters.rx_missed_errors;
             all.rx_fifo_errors += counters.rx_fifo_errors;
@@ -93,7 +93,7 @@ impl Losses {
         let now = self.interface_counters();
         let counters = now.as_ref().zip(self.counters.as_ref());
         let driver = counters.map(|(now, then)| {
-            let since = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(then));
+            let since = |of: fn(&InterfaceCounters) -> u64| of(now).saturating_sub(of(then));
             let missed = since(|all| all.rx_missed_errors).max(since(|all| all.rx_fifo_errors));
             missed.max(since(|all| all.rx_over_errors))
         });

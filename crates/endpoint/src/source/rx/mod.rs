@@ -30,8 +30,8 @@ use buffer::pool::SegmentPin;
 use device::{LinkState, RxDevice, RxParameters};
 use filter::general::bpf::{Direction, flows};
 use filter::{
-    Amount, Analysis, Arguments, Attach, Description, EndpointFacts, FilterRight, Mistake,
-    ObservedSource, Parameter, ParameterType, Side, Time,
+    Amount, Analysis, Arguments, AttachTarget, Description, EndpointFacts, FilterRight, Mistake,
+    ObservedSource, Parameter, ParameterType, Time, TrafficDirection,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -85,7 +85,7 @@ the frames already in the ring are processed.",
             "values of names in the expression, as for `bpf`",
         ),
     ],
-    right: None,
+    twin_right: None,
     analysis: Analysis {
         fix_parameter: Some(flows::record_names),
         argument_error: Some(check_expression),
@@ -114,8 +114,8 @@ tx` does so by itself. All else is as for `rx`.",
         RING_PARAMETER,
         PROMISCUOUS_PARAMETER,
     ],
-    right: Some(FilterRight::ObserveSent),
-    ..Description::SOURCE
+    twin_right: Some(FilterRight::ObserveSent),
+    ..Description::SOURCE_DEFAULTS
 };
 
 const INTERFACE_PARAMETER: Parameter = Parameter::optional(
@@ -171,8 +171,8 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
 })
 .with_link_type_prediction(link_types)
 .with_facts(EndpointFacts {
-    attach_point: Some(|arguments| attach_target(arguments, Side::Received)),
-    observed_source: Some(|arguments| observed_source(arguments, Side::Received)),
+    attach_point: Some(|arguments| attach_target(arguments, TrafficDirection::Received)),
+    observed_source: Some(|arguments| observed_source(arguments, TrafficDirection::Received)),
     ..TX_SOURCE_FACTS
 });
 
@@ -184,9 +184,9 @@ pub const TX_SOURCE_ENTRY: SourceEntry =
 
 /// Facts for the planner about `tx` as a source at the head of a request.
 const TX_SOURCE_FACTS: EndpointFacts = EndpointFacts {
-    attach_point: Some(|arguments| attach_target(arguments, Side::Sent)),
-    observed_source: Some(|arguments| observed_source(arguments, Side::Sent)),
-    takes_filter: true,
+    attach_point: Some(|arguments| attach_target(arguments, TrafficDirection::Sent)),
+    observed_source: Some(|arguments| observed_source(arguments, TrafficDirection::Sent)),
+    accepts_pushdown: true,
     ..EndpointFacts::NONE
 };
 
@@ -227,7 +227,7 @@ const OWN_WITH_PROMISC_MESSAGE: &str =
 /// Creates the failure for a source with `own=yes` that cannot run in the kernel. Only a kernel
 /// program can observe the sockets of one user; a packet socket cannot.
 fn own_unsupported_failure(arguments: &Arguments) -> Failure {
-    let why = attach_target(arguments, Side::Received).err();
+    let why = attach_target(arguments, TrafficDirection::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees them".into());
     Failure::new("observe", "packets of your own sockets", why)
 }
@@ -235,7 +235,7 @@ fn own_unsupported_failure(arguments: &Arguments) -> Failure {
 /// Returns the attach point at which a kernel program can replace this source, because it receives
 /// the same frames there: tc instead of a packet socket, or XDP instead of AF_XDP sockets. Fails
 /// with the reason if there is no such attach point.
-fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
+fn attach_target(arguments: &Arguments, side: TrafficDirection) -> Result<AttachTarget, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
         return match arguments {
@@ -244,12 +244,12 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
             }
             given if given.text("how") == Some("take") => Err(OWN_WITH_TAKE_MESSAGE.to_owned()),
             given if given.flag("promisc") => Err(OWN_WITH_PROMISC_MESSAGE.to_owned()),
-            _ => Ok(Attach { netns, own_sockets: true, ..Attach::observing("") }),
+            _ => Ok(AttachTarget { netns, own_sockets: true, ..AttachTarget::observing("") }),
         };
     }
     let interface =
         arguments.text("interface").ok_or("a program is attached to a single interface")?;
-    if side == Side::Sent && !arguments.flag("loopback") {
+    if side == TrafficDirection::Sent && !arguments.flag("loopback") {
         return Err("only a packet socket can leave the loopback interface out".to_owned());
     }
     if arguments.flag("both") {
@@ -261,7 +261,7 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     }
     let flows = flows::selects_flows(arguments);
     let takes = takes && !flows;
-    Ok(Attach {
+    Ok(AttachTarget {
         interface: interface.to_owned(),
         netns,
         side,
@@ -281,7 +281,8 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     if arguments.text("how") != Some("take") {
         let hint =
             "to watch some frames write `rx IF | bpf \"…\"`; to take them, `rx IF take \"…\"`";
-        return with("expression", "only `take` has an expression").map(|found| found.hint(hint));
+        return with("expression", "only `take` has an expression")
+            .map(|found| found.with_hint(hint));
     }
     if arguments.flag("promisc") {
         return with("promisc", "frames for other hosts are not the host's, and need no `take`");
@@ -292,7 +293,7 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
 /// Creates the failure for a source with an expression that cannot run in the kernel. Only a kernel
 /// program can withhold selected frames from the host; a packet socket cannot.
 fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
-    let why = attach_target(arguments, Side::Received).err();
+    let why = attach_target(arguments, TrafficDirection::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel can take selected frames".into());
     let interface = arguments.text("interface").unwrap_or("all interfaces");
     Failure::new("take from", interface, why)
@@ -300,14 +301,14 @@ fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
 
 /// Returns a description of the traffic that a source with these arguments observes. The checks of
 /// a `++` section use it to find sources that may emit the same block.
-fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
+fn observed_source(arguments: &Arguments, side: TrafficDirection) -> ObservedSource {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");
     ObservedSource::Frames {
         interface: text("interface"),
         netns: text("netns"),
-        received: all || side == Side::Received,
-        sent: all || side == Side::Sent,
+        received: all || side == TrafficDirection::Received,
+        sent: all || side == TrafficDirection::Sent,
         own_sockets: arguments.flag("own"),
     }
 }
@@ -349,7 +350,7 @@ enum RxEndReason {
     /// The path is stopped.
     Stopped,
     /// The interface has been removed.
-    Gone,
+    InterfaceRemoved,
 }
 
 fn open(opening: &OpenArguments<'_>, direction: Direction) -> Result<Box<dyn Source>, Failure> {
@@ -362,7 +363,7 @@ fn open(opening: &OpenArguments<'_>, direction: Direction) -> Result<Box<dyn Sou
         promiscuous: arguments.flag("promisc"),
         pushed_filter: opening.pushed_filter,
         latency: opening.latency,
-        steps: opening.steps,
+        steps: opening.rollback_log,
     })?;
     Ok(Box::new(PacketSource {
         device,
@@ -442,7 +443,7 @@ impl PacketSource {
     fn count_emitted_blocks(&mut self, put: usize) {
         let rest = self.entries.get(self.emitted_entries..).unwrap_or_default();
         for entry in rest.iter().take(put) {
-            self.emitted.add(entry.pointer.length());
+            self.emitted.add_block(entry.pointer.length());
         }
         self.emitted_entries += put;
     }
@@ -494,7 +495,7 @@ impl PacketSource {
             }
             return match end {
                 RxEndReason::Stopped => Ok(SourceStatus::End),
-                RxEndReason::Gone => Err(self.removed_failure()),
+                RxEndReason::InterfaceRemoved => Err(self.removed_failure()),
             };
         }
         // The kernel reports the error only once, when the interface goes down, possibly as the
@@ -508,8 +509,8 @@ impl PacketSource {
                     let until = Some(intake.now + LINK_DOWN_CHECK_INTERVAL_NS);
                     return Ok(SourceStatus::Wait { until, readable: true });
                 }
-                LinkState::Gone => {
-                    self.end = Some(RxEndReason::Gone);
+                LinkState::Removed => {
+                    self.end = Some(RxEndReason::InterfaceRemoved);
                     return self.status_without_frames(intake);
                 }
             }

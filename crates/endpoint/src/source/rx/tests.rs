@@ -175,11 +175,14 @@ fn attach_point_needs_one_interface_and_direction() {
     };
     let interface = ("interface", Value::Text("eth0".to_owned()));
     let yes = Value::Flag(true);
-    let one = |side| Attach { side, ..Attach::observing("eth0") };
-    assert_eq!(attach_point_of(&ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
+    let one = |side| AttachTarget { side, ..AttachTarget::observing("eth0") };
+    assert_eq!(
+        attach_point_of(&ENTRY, std::slice::from_ref(&interface)),
+        Ok(one(TrafficDirection::Received))
+    );
     assert_eq!(
         attach_point_of(&TX_SOURCE_ENTRY, std::slice::from_ref(&interface)),
-        Ok(one(Side::Sent))
+        Ok(one(TrafficDirection::Sent))
     );
     let netns = ("netns", Value::Text("blue".to_owned()));
     let in_namespace = attach_point_of(&ENTRY, &[interface.clone(), netns]).unwrap();
@@ -188,7 +191,7 @@ fn attach_point_needs_one_interface_and_direction() {
     assert!(attach_point_of(&ENTRY, &[interface.clone(), ("both", yes.clone())]).is_err());
     assert!(attach_point_of(&ENTRY, &[interface.clone(), ("promisc", yes.clone())]).is_err());
     let take = ("how", Value::Text("take".to_owned()));
-    let taken = Attach { redirects: true, ..one(Side::Received) };
+    let taken = AttachTarget { redirects: true, ..one(TrafficDirection::Received) };
     assert_eq!(
         attach_point_of(&ENTRY, &[interface.clone(), ("promisc", yes), take.clone()]),
         Ok(taken)
@@ -196,7 +199,7 @@ fn attach_point_needs_one_interface_and_direction() {
     let both = ("both", Value::Flag(true));
     assert!(attach_point_of(&ENTRY, &[interface.clone(), both.clone(), take.clone()]).is_err());
     let own = ("own", Value::Flag(true));
-    let sockets = Attach { own_sockets: true, ..Attach::observing("") };
+    let sockets = AttachTarget { own_sockets: true, ..AttachTarget::observing("") };
     assert_eq!(attach_point_of(&ENTRY, std::slice::from_ref(&own)), Ok(sockets.clone()));
     assert_eq!(
         attach_point_of(&ENTRY, &[own.clone(), both]),

@@ -55,7 +55,7 @@ impl AttachmentHandle for RequestHandle {
         about: &str,
     ) -> Result<PreparedSuccessor, BuildError> {
         let owner = self.point.request_owner(self.number);
-        let owner = owner.unwrap_or_else(|| sys::process::identity().0);
+        let owner = owner.unwrap_or_else(|| sys::process::effective_ids().0);
         let new =
             asked.with_egress_interfaces(&self.point.site.place, asked.new_request(owner)?)?;
         let new = NewRequest { about: about.to_owned(), ..new };

@@ -27,7 +27,7 @@ use super::version::{NextProgram, Version};
 use super::{
     AttachError, AttachPoint, AttachPoints, Point, PointState, RequestHandle, RunningProgram,
 };
-use filter::Attach;
+use filter::AttachTarget;
 use pipeline::graph::Graph;
 use pipeline::plan::{Kernel, Machine, programs_for_nodes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,9 +105,9 @@ impl Point {
                 version.counters.iter().for_each(|map| {
                     put(format!("{name}-counters"), map.as_fd());
                 });
-                note.versions.push((program.id, version.fingerprint(), version.lines.clone()));
+                note.versions.push((program.id, version.fingerprint(), version.requests.clone()));
             }
-            for line in state.lines.iter().chain(next.and_then(|next| next.line)) {
+            for line in state.requests.iter().chain(next.and_then(|next| next.line)) {
                 let name = format!("{head}-l{}", line.number);
                 put(format!("{name}-records"), line.owner.records.as_fd());
                 put(format!("{name}-pointers"), line.pointers.as_fd());
@@ -265,7 +265,7 @@ impl AttachPoints {
             let those = those.ok_or("a request is missing")?;
             let version = Version::adopt(&point.site, &those, (program, tallies, counters));
             let version = version.map_err(|failure| failure.why)?;
-            if version.fingerprint() != *print || version.lines != *numbers {
+            if version.fingerprint() != *print || version.requests != *numbers {
                 return Err("this version generates another program for its requests".to_owned());
             }
             made.push(version);
@@ -282,7 +282,7 @@ impl AttachPoints {
         for line in &mut lines {
             line.taps = version.open_taps(line.number);
         }
-        (state.lines, state.retired) = (lines, made);
+        (state.requests, state.retired) = (lines, made);
         state.running = Some(RunningProgram { links, version });
         state.stored =
             StoredDescriptorNames { names: names.iter().cloned().collect(), notes: number };
@@ -319,11 +319,12 @@ impl Point {
     ) -> Option<FinalCounters> {
         let runs =
             state.running.as_ref().is_some_and(|running| running.version.has_request(number));
-        let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
-        let line = state.lines.remove(place);
+        let place =
+            state.requests.iter().position(|line| line.number == number).filter(|_| !runs)?;
+        let line = state.requests.remove(place);
         let mut ended = self.final_counters(&line);
         // If a filter of another request continues with this state, the other request reports it.
-        let others = state.lines.iter().flat_map(|line| &line.states);
+        let others = state.requests.iter().flat_map(|line| &line.states);
         let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
         let elsewhere = line.states.iter().filter(|(_, map)| others.contains(&Arc::as_ptr(map)));
         elsewhere.for_each(|(step, _)| drop(ended.states.remove(step)));
@@ -337,7 +338,7 @@ impl AttachPoints {
     /// sockets, the point gets the persisted map `claims`, or a new map if `claims` is `None`.
     fn restore_point(
         &self,
-        (attach, hardened): (&Attach, bool),
+        (attach, hardened): (&AttachTarget, bool),
         owner: u32,
         claims: Option<OwnedFd>,
     ) -> Result<Arc<Point>, AttachError> {
@@ -370,7 +371,7 @@ fn restore_request(
     let owner = match known {
         Some(line) => Arc::clone(&line.owner),
         None => Arc::new(OwnedFrames {
-            whose: SharingDomain::for_new_request(&new),
+            domain: SharingDomain::for_new_request(&new),
             records: Arc::new(records),
         }),
     };

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{Map, Program, ProgramRings, RingBuffer, RingsLayout};
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// A request to be attached, with its owner and the tree of its filters.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct NewRequest {
     pub(crate) shape: RingsLayout,
     pub(crate) wake_policy: WakePolicy,
     /// The steps that send frames, each with the index of its egress interface.
-    pub(crate) leads: Vec<(usize, u32)>,
+    pub(crate) egress_steps: Vec<(usize, u32)>,
     /// Filter state inherited from the request that this one replaces, by step number.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
     /// The taps that are open when the request is attached.
@@ -94,7 +94,7 @@ impl SharingDomain {
 /// requests that may use the ring.
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
-    pub(super) whose: SharingDomain,
+    pub(super) domain: SharingDomain,
     pub(super) records: Arc<ProgramRings>,
 }
 
@@ -123,14 +123,14 @@ impl AttachedRequest {
         let owners = here.iter().map(|line| &line.owner);
         let whose = SharingDomain::for_new_request(&new);
         let mut same =
-            owners.filter(|owner| owner.whose == whose && owner.records.own_layout() == of_owner);
+            owners.filter(|owner| owner.domain == whose && owner.records.own_layout() == of_owner);
         let owner = match same.next() {
             Some(owner) => Arc::clone(owner),
             None => {
                 step("frames of an owner")?;
                 let records =
                     Arc::new(ProgramRings::create("records", of_owner).map_err(describe)?);
-                Arc::new(OwnedFrames { whose, records })
+                Arc::new(OwnedFrames { domain: whose, records })
             }
         };
         step("pointers of a line")?;
@@ -159,8 +159,17 @@ impl AttachedRequest {
         has: RequestResources,
         before: FinalCounters,
     ) -> Self {
-        let NewRequest { graph, tree, states, leads, owner: uid, about, wake_policy, taps, .. } =
-            new;
+        let NewRequest {
+            graph,
+            tree,
+            states,
+            egress_steps: leads,
+            owner: uid,
+            about,
+            wake_policy,
+            taps,
+            ..
+        } = new;
         let RequestResources { owner, pointers, doorbell_map } = has;
         let FinalCounters { counted, measured, busy: busy_before, .. } = before;
         Self {
@@ -205,7 +214,7 @@ impl AttachedRequest {
 
     /// Returns the number of frames that could not be copied for the request.
     pub(super) fn failed_copy_count(&self) -> u64 {
-        self.control_word(region_offset::FAILED)
+        self.control_word(region_offset::FAILED_COPIES)
     }
 
     /// Adds the number and the total time of a program's runs, as measured by the kernel, to the
@@ -220,7 +229,7 @@ impl AttachedRequest {
     /// Returns the control word at offset `at` in the rings of the request, summed over all
     /// processors.
     fn control_word(&self, at: u32) -> u64 {
-        let cpus = 0..self.pointers.shape().cpus;
+        let cpus = 0..self.pointers.layout().cpus;
         cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()
     }
 }

@@ -3,13 +3,13 @@
 
 use super::sockets::Sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
-use filter::Attach;
+use filter::AttachTarget;
 
 /// The place at which an attach point runs its programs: one direction of an interface, or the
 /// sockets of a user.
 #[derive(Debug)]
 pub(super) struct AttachSite {
-    pub(super) attach: Attach,
+    pub(super) attach: AttachTarget,
     pub(super) place: AttachPoint,
     /// True if programs must load without CAP_PERFMON.
     pub(super) hardened: bool,

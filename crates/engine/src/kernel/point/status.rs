@@ -3,7 +3,7 @@
 use super::request::{OwnedFrames, SharingDomain};
 use super::version::Version;
 use super::{AttachPoints, AttachedRequest, Point, PointState};
-use filter::{Amount, Attach};
+use filter::{Amount, AttachTarget};
 use std::sync::{Arc, PoisonError, Weak};
 
 /// The status of an attach point: its program, requests and rings.
@@ -16,7 +16,7 @@ pub struct PointStatus {
     /// Number of program runs. The kernel counts runs only while its statistics are enabled.
     pub runs: u64,
     /// Number of requests that the program serves.
-    pub lines: usize,
+    pub request_count: usize,
     /// Number of rings of frames at the attach point. A sharing domain has one ring for each layout
     /// that its requests use.
     pub frame_rings: usize,
@@ -28,7 +28,7 @@ pub struct PointStatus {
     /// Number of frames processed so far by all programs of the point.
     pub frames: u64,
     /// The requests, in order of attachment.
-    pub each: Vec<RequestStatus>,
+    pub requests: Vec<RequestStatus>,
     /// The rings of frames.
     pub rings: Vec<FrameRingStatus>,
 }
@@ -44,9 +44,9 @@ pub struct RequestStatus {
     /// User id of the request's owner.
     pub owner: u32,
     /// Frames that the programs of the point processed while the request was attached.
-    pub taken: Amount,
+    pub processed: Amount,
     /// Frames delivered to the reader of the request, summed over all exits.
-    pub given: Amount,
+    pub delivered: Amount,
     /// Number of frames that the program could not copy to user space for the request.
     pub lost: u64,
     /// Number of the request's taps that are open.
@@ -59,7 +59,7 @@ pub struct RequestStatus {
 impl AttachPoints {
     /// Returns the status of all attach points.
     #[must_use]
-    pub fn status(&self) -> Vec<(Attach, PointStatus)> {
+    pub fn status(&self) -> Vec<(AttachTarget, PointStatus)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let points = known.iter().filter_map(Weak::upgrade);
         points.filter_map(|point| Some((point.site.attach.clone(), point.status()?))).collect()
@@ -71,7 +71,7 @@ impl Point {
     pub(super) fn status(&self) -> Option<PointStatus> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
-        let owned = state.lines.iter().map(|line| &line.owner);
+        let owned = state.requests.iter().map(|line| &line.owner);
         let mut rings: Vec<(*const OwnedFrames, FrameRingStatus)> = Vec::new();
         for owner in owned {
             let at = Arc::as_ptr(owner);
@@ -79,7 +79,7 @@ impl Point {
                 Some((_, (.., lines))) => *lines += 1,
                 None => {
                     let bytes = owner.records.own_layout().size().map_or(0, u64::from);
-                    rings.push((at, (owner.whose.clone(), bytes, 1)));
+                    rings.push((at, (owner.domain.clone(), bytes, 1)));
                 }
             }
         }
@@ -89,12 +89,12 @@ impl Point {
             user: self.site.sockets.as_ref().map(|sockets| sockets.user_and_namespace().0),
             program: info.id,
             runs: info.runs,
-            lines: state.lines.len(),
+            request_count: state.requests.len(),
             frame_rings: rings.len(),
             replaced: state.replaced,
             steps: version.steps(),
             frames: state.frames + retired + version.processed_frame_count(),
-            each: state.lines.iter().map(|line| state.status(line, version)).collect(),
+            requests: state.requests.iter().map(|line| state.status(line, version)).collect(),
             rings: rings.into_iter().map(|(_, ring)| ring).collect(),
         })
     }
@@ -107,8 +107,8 @@ impl PointState {
         RequestStatus {
             number: line.number,
             owner: line.uid,
-            taken: counted.ran,
-            given: counted.handed.iter().copied().sum(),
+            processed: counted.ran,
+            delivered: counted.handed.iter().copied().sum(),
             lost: line.failed_copy_count(),
             taps: running.open_taps(line.number).iter().count(),
             steps: running.request_steps(line.number, &counted.entered),

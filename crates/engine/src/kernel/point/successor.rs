@@ -15,7 +15,7 @@ use super::RequestHandle;
 use super::request::{AttachedRequest, NewRequest};
 use super::version::{NextProgram, StateMaps, Version, VersionError};
 use std::sync::Arc;
-use sys::steps::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
+use sys::rollback::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
 
 /// A prepared replacement of a request by another request of the same path.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) fn prepare(
     state.create_grace_period().map_err(refused)?;
     let number = point.next_number();
     let mut kept = Vec::new();
-    if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
+    if let Some(line) = state.requests.iter().find(|line| line.number == old.number) {
         let (before, member) = (
             line.as_fused_request(),
             FusedRequest { tree: &new.tree, graph: &new.graph, request: number },
@@ -71,23 +71,23 @@ pub(super) fn prepare(
             }
         }
     }
-    let made = AttachedRequest::create(number, &state.lines, new);
+    let made = AttachedRequest::create(number, &state.requests, new);
     let (line, doorbell) = made.map_err(refused)?;
     let rings = Arc::clone(&line.pointers);
     let blame = |failure: VersionError| KernelRefusal {
         node: failure.node_at_fault(number).unwrap_or(source),
         why: failure.why,
     };
-    let lines = requests_with_replacement(&state.lines, old.number, &line);
+    let lines = requests_with_replacement(&state.requests, old.number, &line);
     let (version, states) = Version::load(&point.site, &lines, &steps).map_err(blame)?;
     step(StepResource::Program, "a place at an interface")?;
     let replaced = state.replaced;
     drop(state);
     let handle = RequestHandle::new(Arc::clone(&point), number);
-    let lent = KernelAttachment { held: Arc::new(handle), rings, doorbell };
+    let lent = KernelAttachment { handle: Arc::new(handle), rings, doorbell };
     let ready = Some(LoadedReplacement { line, version, states, steps, replaced });
     let switch = Box::new(PreparedSwitch { old, stays: kept, ready });
-    Ok(PreparedSuccessor { lent, switch })
+    Ok(PreparedSuccessor { attachment: lent, switch })
 }
 
 /// Returns the requests of the program that will run after a replacement: those of the point, with
@@ -117,12 +117,12 @@ impl PreparedSwitch {
         let mut state = point.state();
         if state.replaced != replaced {
             // Other requests have been attached or removed since the preparation.
-            let lines = requests_with_replacement(&state.lines, self.old.number, &line);
+            let lines = requests_with_replacement(&state.requests, self.old.number, &line);
             let made = Version::load(&point.site, &lines, &NO_ROLLBACK_LOG);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
         // Readers of the other requests may have been added or removed since the preparation.
-        version.set_taps(state.lines.iter().chain([&line]))?;
+        version.set_taps(state.requests.iter().chain([&line]))?;
         initialize_states(&line, &states)?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
@@ -134,13 +134,13 @@ impl PreparedSwitch {
         }
         put?;
         line.busy_before = point.busy_packets();
-        state.lines.push(line);
+        state.requests.push(line);
         state.add_state_maps(states);
         // From this point on, the output of the old program is complete.
         state.collect_retired_counters();
         let number = self.old.number;
-        if let Some(place) = state.lines.iter().position(|line| line.number == number) {
-            let old = state.lines.remove(place);
+        if let Some(place) = state.requests.iter().position(|line| line.number == number) {
+            let old = state.requests.remove(place);
             let mut ended = point.final_counters(&old);
             // The replacement reports the states that continue in it.
             ended.states.retain(|step, _| !self.stays.contains(step));

@@ -46,7 +46,7 @@ pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
 /// Returns the size in bytes of all switches of a program.
 fn tap_switches_size(fused: &FusedTree) -> u32 {
     let lines = u32::try_from(fused.request_count()).unwrap_or(u32::MAX);
-    switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD_SIZE)
+    switch_layout(fused, 0).list_index(lines).saturating_mul(SWITCHED_WORD_SIZE)
 }
 
 /// Returns the size in bytes of a program's memory. The memory consists of the scratch memory of
@@ -142,7 +142,7 @@ impl TapSwitches {
         (memory, fused): (&ReadMapping, &FusedTree),
         line: usize,
     ) -> OpenTaps {
-        let list = self.layout.list(u32::try_from(line).unwrap_or(u32::MAX));
+        let list = self.layout.list_index(u32::try_from(line).unwrap_or(u32::MAX));
         let mask = self.word(memory, list);
         let is_open = |place: u32| self.slots.get(&place).is_some_and(|slot| mask >> slot & 1 > 0);
         let ours = fused.taps.iter().filter(|tap| tap.line == line);
@@ -160,7 +160,7 @@ impl Version {
         lines: impl Iterator<Item = &'l AttachedRequest> + Clone,
     ) -> Result<(), String> {
         let of = |number: &u32| lines.clone().find(|line| line.number == *number);
-        let here: Vec<Option<&AttachedRequest>> = self.lines.iter().map(of).collect();
+        let here: Vec<Option<&AttachedRequest>> = self.requests.iter().map(of).collect();
         self.set_open_taps(&here)
     }
 
@@ -176,7 +176,7 @@ impl Version {
 
     /// Returns the open taps of a request.
     pub(super) fn open_taps(&self, line: u32) -> OpenTaps {
-        let place = self.lines.iter().position(|number| *number == line);
+        let place = self.requests.iter().position(|number| *number == line);
         let of = |line| self.switches.open_taps((&self.tallies, &self.fused), line);
         place.map_or_else(OpenTaps::default, of)
     }
@@ -199,7 +199,7 @@ fn switch_words_to_store(
         after[*place as usize] = slot + 1;
     }
     let entry_of = |tap: &OpenTap| {
-        slots.get(&tap.place).map(|slot| (*slot, SwitchLayout::entry(*slot, tap.exit)))
+        slots.get(&tap.place).map(|slot| (*slot, SwitchLayout::encode_entry(*slot, tap.exit)))
     };
     let is_place = |word: u32| word < layout.places;
     let is_mask = |word: u32| {
@@ -276,7 +276,7 @@ mod tests {
         fn new() -> Self {
             let layout = SwitchLayout { map: 0, base: 0, places: PLACE_COUNT };
             let switches = TapSwitches { layout, slots: BTreeMap::new(), next_slot: 0 };
-            let words = vec![0; layout.list(LINES) as usize];
+            let words = vec![0; layout.list_index(LINES) as usize];
             Self { switches, words, open: Vec::new() }
         }
 
@@ -295,7 +295,7 @@ mod tests {
         }
 
         fn list<'w>(&self, words: &'w [u32], line: u32) -> &'w [u32] {
-            &words[self.switches.layout.list(line) as usize..]
+            &words[self.switches.layout.list_index(line) as usize..]
                 [..SwitchLayout::OPEN_EXIT_LIST_WORDS as usize]
         }
 

@@ -8,13 +8,13 @@ use super::site::AttachSite;
 use super::switches::{TapSwitches, memory_size, switch_layout};
 use ebpf::emit::tap;
 use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
-use filter::{Amount, Side};
+use filter::{Amount, TrafficDirection};
 use pipeline::graph::NodeId;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use sys::bpf::{Map, Program};
 use sys::memory::Mapping;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 
 /// A program that has been loaded for an attach point, with its memory and the requests that it
 /// runs.
@@ -34,7 +34,7 @@ pub(super) struct Version {
     code: ebpf::Program,
     pub(super) fused: FusedTree,
     /// The numbers of the program's requests, in the order of the fused tree.
-    pub(super) lines: Vec<u32>,
+    pub(super) requests: Vec<u32>,
     words: Vec<ebpf::FilterSpan>,
 }
 
@@ -89,7 +89,7 @@ impl Version {
         let tallies = Map::array("desk", bytes, 1, true).map_err(VersionError::from_reason)?;
         let state_of = |word: &ebpf::FilterSpan| {
             let step = words.iter().position(|known| known == word)?;
-            let line = fused.steps[step].lines[0];
+            let line = fused.steps[step].requests[0];
             Some((line, fused.request_step_number(line, step)?))
         };
         let kept = |word: &ebpf::FilterSpan| {
@@ -165,7 +165,7 @@ impl Version {
             layout,
             code,
             fused,
-            lines,
+            requests: lines,
             words,
         }
     }
@@ -181,12 +181,12 @@ impl Version {
 
     /// Returns true if the program runs the request with this number.
     pub(super) fn has_request(&self, line: u32) -> bool {
-        self.lines.contains(&line)
+        self.requests.contains(&line)
     }
 
     /// Returns the counters of a request so far; all 0 if the program does not run the request.
     pub(super) fn current_counters(&self, line: &AttachedRequest) -> KernelCounters {
-        let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
+        let Some(place) = self.requests.iter().position(|number| *number == line.number) else {
             return KernelCounters::default();
         };
         let mut counted = self.fused.request_counters(place, |number| self.read_counter(number));
@@ -207,7 +207,7 @@ impl Version {
             (&super::super::fused::FusedStep, &ebpf::FilterSpan),
         )| {
             let entered = self.read_counter(self.fused.counter_index(CounterId::Entered(number)));
-            (word.filter.clone(), shared.lines.len(), entered.blocks)
+            (word.filter.clone(), shared.requests.len(), entered.blocks)
         };
         steps.map(status).collect()
     }
@@ -215,13 +215,13 @@ impl Version {
     /// Returns the filters of a request, each with its name, the number of requests that use it,
     /// and the blocks that arrived for this request.
     pub(super) fn request_steps(&self, line: u32, entered: &[Amount]) -> Vec<(String, usize, u64)> {
-        let place = self.lines.iter().position(|number| *number == line);
+        let place = self.requests.iter().position(|number| *number == line);
         let place = place.unwrap_or(usize::MAX);
         let shared = self.fused.steps.iter().zip(&self.words).enumerate();
         let ours = shared.filter_map(|(number, (shared, word))| {
             let own = self.fused.request_step_number(place, number)?;
             let blocks = entered.get(own).map_or(0, |entered| entered.blocks);
-            Some((own, (word.filter.clone(), shared.lines.len(), blocks)))
+            Some((own, (word.filter.clone(), shared.requests.len(), blocks)))
         });
         let mut ours: Vec<_> = ours.collect();
         ours.sort_by_key(|(own, _)| *own);
@@ -352,21 +352,25 @@ fn layout(
             owner.pointer_rings.push(outlet);
         }
     }
-    let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
+    let cpus = lines.first().map_or(0, |line| line.pointers.layout().cpus);
     let tallies = Scratch::new(lines.len(), fused.mark_count(), fused.counter_count());
     let many = || VersionError {
         full: true,
         ..VersionError::from_reason("it stores more data per frame than one program can address")
     };
     let tallies = tallies.ok_or_else(many)?;
-    let sent = site.attach.side == Side::Sent;
-    let leads = fused.leads.iter().map(|step| {
+    let sent = site.attach.side == TrafficDirection::Sent;
+    let leads = fused.egress_steps.iter().map(|step| {
         let (mark, number) = fused.egress_mark(*step)?;
-        let line = fused.steps.get(*step)?.lines.first().copied()?;
+        let line = fused.steps.get(*step)?.requests.first().copied()?;
         let own = fused.request_step_number(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
         let interface = known.map(|(_, interface)| *interface)?;
-        Some(Egress { interface, mark, failed: fused.counter_index(CounterId::Refused(number)) })
+        Some(Egress {
+            interface,
+            mark,
+            failed_tally: fused.counter_index(CounterId::Refused(number)),
+        })
     });
     let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| VersionError::from_reason("an interface has no index"))?;
@@ -374,5 +378,17 @@ fn layout(
     let base = cpus.saturating_mul(tallies.stride);
     let switches = Some(switch_layout(fused, base));
     let (scratch, rings, egresses, taken) = (tallies, owners, leads, fused.taken_mark());
-    Ok((tap::FusedTap { cpus, sent, user: own, scratch, rings, egresses, taken, switches }, given))
+    Ok((
+        tap::FusedTap {
+            cpus,
+            observes_sent: sent,
+            user: own,
+            scratch,
+            rings,
+            egresses,
+            withheld_mark: taken,
+            switches,
+        },
+        given,
+    ))
 }

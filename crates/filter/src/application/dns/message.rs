@@ -116,7 +116,7 @@ impl<'m> MessageProperties<'m> {
                 }
                 Err(fault) => {
                     let asked = found.question.is_some() || message.question_count() == 0;
-                    let answered = asked && answers == message.records(Section::Answer);
+                    let answered = asked && answers == message.record_count(Section::Answer);
                     match fault {
                         DnsFault::Truncated(_) if cut && !asked => return Err(CUT),
                         DnsFault::Truncated(_) if cut => {}
@@ -180,7 +180,7 @@ impl<'m> MessageProperties<'m> {
         if !self.response {
             return;
         }
-        writer.add_number(Field::Answers, message.records(Section::Answer).into());
+        writer.add_number(Field::Answers, message.record_count(Section::Answer).into());
         if let Some(ttl) = self.min_ttl {
             writer.add_number(Field::Ttl, ttl.into());
         }

@@ -79,15 +79,15 @@ followed, as resolvers do), and messages of connections that were found again af
         range: ValueRange { low: 0, high: RESPONSE_CLASS + 0xfff },
         names: &CLASS_NAMES,
     },
-    groups: &[
+    class_groups: &[
         ("query", ValueRange { low: 1, high: RESPONSE_CLASS - 1 }),
         ("response", ValueRange { low: RESPONSE_CLASS, high: RESPONSE_CLASS + 0xfff }),
     ],
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
     counters: &["queries", "responses", "pointers ahead", "found again"],
     state: StateFacts::sessions::<DnsConnection>().with_held_max(1 << 16),
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Class of a DNS response without an error. A response with an error has this number plus the
@@ -124,7 +124,7 @@ const fn class_names() -> [(&'static str, u32); RECORD_TYPE_NAMES.len() + RCODE_
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let dns = Dns {
         table: Sessions::default(),
-        connections_max: arguments.usize_number("sessions"),
+        connections_max: arguments.number_as_usize("sessions"),
         scratch: Vec::new(),
     };
     Ok(Filter::stream(dns))

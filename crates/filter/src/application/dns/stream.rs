@@ -41,11 +41,11 @@ struct DnsDirection {
     length_field_bytes: u8,
     /// Nonzero after the first recognized message of the direction.
     is_recognized: u8,
-    /// Nonzero if the current message is unreadable; the value is the [`Reason::mark`] of the
+    /// Nonzero if the current message is unreadable; the value is the [`Reason::to_code`] of the
     /// cause.
     message_fault: u8,
-    /// Nonzero if the rest of the direction is unreadable; the value is the [`Reason::mark`] of the
-    /// cause.
+    /// Nonzero if the rest of the direction is unreadable; the value is the [`Reason::to_code`] of
+    /// the cause.
     direction_fault: u8,
     /// Nonzero after the first block of the direction.
     has_begun: u8,
@@ -89,14 +89,17 @@ impl DnsConnection {
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
         let flags = block.context.flags;
-        let direction =
-            if flags.has(BlockFlags::BACKWARD) { &mut self.backward } else { &mut self.forward };
+        let direction = if flags.contains(BlockFlags::BACKWARD) {
+            &mut self.backward
+        } else {
+            &mut self.forward
+        };
         direction.has_begun = 1;
         match block.pointer.is_hole() {
             true => direction.handle_hole(block, cx),
             false => direction.handle_block(block, buf, cx),
         }
-        if flags.has(BlockFlags::END) {
+        if flags.contains(BlockFlags::END) {
             direction.has_ended = 1;
             direction.release_held_pieces(CUT, cx);
         }
@@ -127,10 +130,10 @@ impl DnsDirection {
         if self.direction_fault == 0 {
             self.release_held_pieces(GAP, cx);
             if length > self.missing_bytes {
-                self.direction_fault = GAP.mark();
+                self.direction_fault = GAP.to_code();
             } else {
                 self.advance(length);
-                self.message_fault = if self.missing_bytes > 0 { GAP.mark() } else { 0 };
+                self.message_fault = if self.missing_bytes > 0 { GAP.to_code() } else { 0 };
             }
         }
         let block = into_unanswered_message(block, GAP, cx);
@@ -146,7 +149,7 @@ impl DnsDirection {
         let Some(block) = cx.complete_block(block).filter(Block::has_all_bytes) else {
             return cx.drop(&block, CUT);
         };
-        if Reason::from_mark(self.direction_fault) == Some(GAP) && is_message_start(block.bytes()) {
+        if Reason::from_code(self.direction_fault) == Some(GAP) && is_message_start(block.bytes()) {
             *self = Self {
                 direction_fault: 0,
                 message_fault: 0,
@@ -171,7 +174,7 @@ impl DnsDirection {
                 (self.length_field_bytes, self.message_fault) = (0, 0);
             }
         }
-        if let Some(why) = Reason::from_mark(self.direction_fault)
+        if let Some(why) = Reason::from_code(self.direction_fault)
             && pieces.next_offset < block.length()
         {
             let rest = pieces.next_piece(u32::MAX);
@@ -201,7 +204,7 @@ impl DnsDirection {
             self.missing_bytes = self.length.into();
             if usize::from(self.length) < HEADER_LENGTH {
                 let why = if self.is_recognized == 0 { NOT_DNS } else { MALFORMED };
-                self.direction_fault = why.mark();
+                self.direction_fault = why.to_code();
                 self.missing_bytes = 0;
                 self.release_held_pieces(why, cx);
                 return pieces.step_back(if self.is_recognized == 0 {
@@ -216,7 +219,7 @@ impl DnsDirection {
             let lead = pieces.next_piece(pieces.leading_length_bytes);
             if !cx.hold_block_part(&mut self.held, &lead, &mut pieces.has_emitted) {
                 self.release_held_pieces(TOO_MANY_PIECES, cx);
-                self.message_fault = TOO_MANY_PIECES.mark();
+                self.message_fault = TOO_MANY_PIECES.to_code();
             }
         }
     }
@@ -239,7 +242,7 @@ impl DnsDirection {
         buf: &mut Vec<u8>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        if let Some(why) = Reason::from_mark(self.message_fault) {
+        if let Some(why) = Reason::from_code(self.message_fault) {
             return pieces.emit_piece(into_unanswered_message(piece, why, cx), cx);
         }
         let whole = self.missing_bytes == 0;
@@ -247,7 +250,7 @@ impl DnsDirection {
         if self.is_recognized == 0
             && !self.may_begin_message(&piece, pieces.leading_length_bytes, cx)
         {
-            self.direction_fault = NOT_DNS.mark();
+            self.direction_fault = NOT_DNS.to_code();
             self.release_held_pieces(NOT_DNS, cx);
             return pieces.step_back(pieces.leading_length_bytes + piece.length());
         }
@@ -261,7 +264,7 @@ impl DnsDirection {
                         .emit_piece(into_fragment(piece, class, first.with(BlockFlags::LAST)), cx);
                 }
                 Err(NOT_DNS) if self.is_recognized == 0 => {
-                    self.direction_fault = NOT_DNS.mark();
+                    self.direction_fault = NOT_DNS.to_code();
                     pieces.step_back(pieces.leading_length_bytes + piece.length());
                 }
                 Err(why) => {
@@ -287,7 +290,7 @@ impl DnsDirection {
             }
             self.release_held_pieces(TOO_MANY_PIECES, cx);
         }
-        self.message_fault = if whole { 0 } else { TOO_MANY_PIECES.mark() };
+        self.message_fault = if whole { 0 } else { TOO_MANY_PIECES.to_code() };
     }
 
     /// Returns false if the held pieces and `piece` cannot begin a DNS message, because of an
@@ -300,7 +303,7 @@ impl DnsDirection {
             return true;
         }
         let mut header = [0; HEADER_LENGTH];
-        let held = cx.held(&self.held).flat_map(|(_, held)| held.bytes());
+        let held = cx.held_blocks(&self.held).flat_map(|(_, held)| held.bytes());
         let held = held.skip(2usize.saturating_sub(lead as usize));
         let known =
             held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
@@ -321,7 +324,9 @@ impl DnsDirection {
     ) {
         let mut lead = if self.is_recognized == 0 { 2 } else { 0 };
         buf.clear();
-        buf.extend(cx.held(&self.held).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize));
+        buf.extend(
+            cx.held_blocks(&self.held).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize),
+        );
         let Some((_, block)) = cx.front(&self.held) else { return };
         match describe(ReceivedMessage { block, raw: buf, length }, cx) {
             Ok((class, description)) => {
@@ -343,7 +348,7 @@ impl DnsDirection {
             }
             Err(why) => {
                 if self.is_recognized == 0 && why == NOT_DNS {
-                    self.direction_fault = why.mark();
+                    self.direction_fault = why.to_code();
                 }
                 self.release_held_pieces(why, cx);
             }

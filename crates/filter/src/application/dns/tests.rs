@@ -2,7 +2,9 @@
 //! connections that end within a message, and random bytes.
 
 use super::*;
-use crate::application::test_support::{OutputBlock, TestPiece, client_piece, hole, run_filter};
+use crate::application::test_support::{
+    OutputBlock, TestPiece, client_hole, client_piece, run_filter,
+};
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record};
 
@@ -42,7 +44,9 @@ fn with_length_prefix(message: &[u8]) -> Vec<u8> {
 }
 
 fn first_and_last_flags(out: &[OutputBlock]) -> Vec<(bool, bool)> {
-    out.iter().map(|o| (o.flags.has(BlockFlags::FIRST), o.flags.has(BlockFlags::LAST))).collect()
+    out.iter()
+        .map(|o| (o.flags.contains(BlockFlags::FIRST), o.flags.contains(BlockFlags::LAST)))
+        .collect()
 }
 
 fn output_classes(out: &[OutputBlock]) -> Vec<u32> {
@@ -126,7 +130,7 @@ fn datagram_is_described_and_passed() {
 }
 
 #[test]
-fn description_without_all_answers_is_marked() {
+fn description_with_omitted_answers_is_marked() {
     let text = |length: usize| {
         let strings = vec![b'a'; length];
         let data: Vec<u8> =
@@ -282,8 +286,8 @@ fn messages_are_the_same_for_any_segmentation() {
             [query_message(1), answer_message(2), query_message(3)].concat(),
             "{step}"
         );
-        let starts = out.iter().filter(|o| o.flags.has(BlockFlags::FIRST)).count();
-        let ends = out.iter().filter(|o| o.flags.has(BlockFlags::LAST)).count();
+        let starts = out.iter().filter(|o| o.flags.contains(BlockFlags::FIRST)).count();
+        let ends = out.iter().filter(|o| o.flags.contains(BlockFlags::LAST)).count();
         assert_eq!((starts, ends), (3, 3), "{step}");
         // Moving the state at any point changes nothing.
         for at in [pieces.len() / 3, pieces.len() / 2, pieces.len() - 1] {
@@ -300,7 +304,7 @@ fn a14_segments_without_session_are_not_answered() {
     let pieces = [
         client_piece(&a[..9]).in_session(0),
         client_piece(&b[..20]).in_session(0),
-        hole(3).in_session(0),
+        client_hole(3).in_session(0),
         client_piece(&a),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
@@ -337,7 +341,11 @@ fn gap_loses_only_its_message() {
     .concat();
     let (one, two) = (2 + query_message(1).len(), 2 + answer_message(2).len());
     let hole = |from: usize, length: usize| {
-        [client_piece(&wire[..from]), hole(length as u32), client_piece(&wire[from + length..])]
+        [
+            client_piece(&wire[..from]),
+            client_hole(length as u32),
+            client_piece(&wire[from + length..]),
+        ]
     };
     let ids = |pieces: &[TestPiece]| {
         let (out, unanswered) = run_filter(&DNS, &[], pieces, None);
@@ -490,7 +498,7 @@ fn random_bytes_keep_the_ledger_balanced() {
         while !wire.is_empty() {
             let rest = wire.split_off(random.within(1..80).min(wire.len()));
             let piece = match random.below(12) {
-                0 => hole(wire.len() as u32),
+                0 => client_hole(wire.len() as u32),
                 1 => client_piece(&wire).sent_by_server(),
                 _ => client_piece(&wire),
             };

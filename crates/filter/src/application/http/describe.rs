@@ -110,7 +110,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
             if let Some(request) = &request {
-                writer.mark_like(request);
+                writer.inherit_truncation(request);
             }
             // The body that an exchange describes is that of the response.
             let of_body = |field| {
@@ -226,7 +226,7 @@ fn write_response_fields(
         }
     }
     if let Some(asked) = asked.filter(|_| is_longest) {
-        writer.mark_like(&asked);
+        writer.inherit_truncation(&asked);
     }
     write_text(writer, Field::Version, head.version);
     if status > 0 {
@@ -250,7 +250,7 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
 /// Writes the fields of a response to the description of an exchange. If no request was observed
 /// (`alone`), also writes the time and endpoints of the response in place of the request's.
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
-    writer.mark_like(record);
+    writer.inherit_truncation(record);
     for (field, value) in record.fields() {
         match field {
             Field::Time if alone => writer.add_text(field, value),

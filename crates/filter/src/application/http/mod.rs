@@ -129,7 +129,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
         range: ValueRange { low: 1, high: 1999 },
         names: &METHOD_NAMES,
     },
-    groups: &[
+    class_groups: &[
         ("request", ValueRange { low: 1, high: 99 }),
         ("response", ValueRange { low: 100, high: 999 }),
         ("exchange", EXCHANGE_CLASSES),
@@ -137,10 +137,10 @@ decodable, or too large to decode. The report counts connections by protocol.",
     reasons: reasons::REASONS,
     counters: reasons::COUNTERS,
     state: StateFacts::sessions::<HttpConnection>().with_held_max(1 << 20),
-    reports: true,
+    has_report: true,
     analysis: Analysis { context_setting: Some(selects_exchanges), ..Analysis::NONE },
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Range of the exchange classes: 1000 plus the status code of the response.
@@ -181,12 +181,12 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
         exchanges: selects_exchanges(arguments),
-        head_max: arguments.usize_number("head"),
-        pending_max: arguments.usize_number("pending"),
-        connections_max: arguments.usize_number("connections"),
-        decoded_max: arguments.usize_number("most"),
+        head_max: arguments.number_as_usize("head"),
+        pending_max: arguments.number_as_usize("pending"),
+        connections_max: arguments.number_as_usize("connections"),
+        decoded_max: arguments.number_as_usize("most"),
     };
-    let decoder = BodyDecoder::new(arguments.usize_number("ratio"), options.decoded_max);
+    let decoder = BodyDecoder::new(arguments.number_as_usize("ratio"), options.decoded_max);
     let mut connections = Sessions::<HttpConnection>::default();
     connections.get_or_create(PRIVATE_SESSION_KEY);
     Ok(Filter::holding(Http { options, connections, head_buffer: Vec::new(), decoder }))
@@ -202,7 +202,7 @@ struct Http {
 
 impl HoldingLanes for Http {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let tags = batch.tags();
+        let tags = batch.metadata_view();
         self.connections.prefetch(tags.blocks().map(|(_, context)| context.session.into()));
         cx.for_each_block(batch, |cx, block| self.process_block(block, cx));
     }

@@ -89,7 +89,8 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
         let last = self.connection.next_request.wrapping_sub(1) << 2;
         // The response may have arrived before the end of the request.
-        let waits = self.cx.held(&self.connection.pending_descriptions).any(|(key, _)| key == last);
+        let waits =
+            self.cx.held_blocks(&self.connection.pending_descriptions).any(|(key, _)| key == last);
         if let (true, Some(record)) = (waits, self.create_body_record(observed)) {
             self.cx.hold_created_block(
                 &mut self.connection.pending_descriptions,
@@ -148,7 +149,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     fn emit_front_exchange(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;
-        for (key, block) in self.cx.held(&self.connection.pending_descriptions) {
+        for (key, block) in self.cx.held_blocks(&self.connection.pending_descriptions) {
             if *front.get_or_insert(key | KEY_PART_MASK) != key | KEY_PART_MASK {
                 break;
             }

@@ -206,10 +206,10 @@ impl HttpConnection {
     pub(super) fn advance_within_body<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
         let [one, other] = &mut self.directions;
-        let direction = if flags.has(BlockFlags::BACKWARD) { other } else { one };
+        let direction = if flags.contains(BlockFlags::BACKWARD) { other } else { one };
         let plain = direction.phase() == Phase::InBody
             && direction.codings == 0
-            && !flags.has(BlockFlags::END);
+            && !flags.contains(BlockFlags::END);
         if !plain || block.pointer.is_hole() || !direction.body.consume_if_all_data(block.length())
         {
             return None;

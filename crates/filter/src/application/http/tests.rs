@@ -77,14 +77,14 @@ struct ConnectionOutput {
 
 impl ConnectionOutput {
     fn record(&mut self, block: &Block<'_>) {
-        let back = block.context.flags.has(BlockFlags::BACKWARD);
-        if !block.pointer.class.answered() {
+        let back = block.context.flags.contains(BlockFlags::BACKWARD);
+        if !block.pointer.class.is_answered() {
             self.unanswered[usize::from(back)].extend(block.bytes());
             return;
         }
         let class = block.pointer.class.0;
         let direction = usize::from(back);
-        if block.context.flags.has(BlockFlags::FIRST) {
+        if block.context.flags.contains(BlockFlags::FIRST) {
             assert!(block.marks.is_description() && block.length() == 0, "{block:?}");
             let record = Record::parse(block.frame).expect("a record");
             let is_cut = record.is_truncated();
@@ -105,7 +105,7 @@ impl ConnectionOutput {
             });
             if class >= 1000 {
                 self.messages.last_mut().expect("an exchange").whole = true;
-                assert!(block.context.flags.has(BlockFlags::LAST));
+                assert!(block.context.flags.contains(BlockFlags::LAST));
                 return;
             }
         }
@@ -115,9 +115,9 @@ impl ConnectionOutput {
         message.bytes.extend(block.bytes());
         message.missing_bytes += block.length() - block.bytes().len() as u32;
         let flags = block.context.flags;
-        message.is_decoded |= flags.has(BlockFlags::DECODED);
-        if flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END) {
-            message.whole = flags.has(BlockFlags::LAST);
+        message.is_decoded |= flags.contains(BlockFlags::DECODED);
+        if flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END) {
+            message.whole = flags.contains(BlockFlags::LAST);
             self.open[direction] = None;
         }
     }

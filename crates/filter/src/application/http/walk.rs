@@ -60,7 +60,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         connection: &'w mut HttpConnection,
         block: Block<'a>,
     ) -> Self {
-        let direction = usize::from(block.context.flags.has(BlockFlags::BACKWARD));
+        let direction = usize::from(block.context.flags.contains(BlockFlags::BACKWARD));
         Self {
             options,
             head_buffer,
@@ -78,7 +78,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     /// Processes all bytes of the block: assigns them to messages, or passes them without a class
     /// if they belong to no message. Ends the direction if the block has the flag `END`.
     pub(super) fn process_block(mut self) {
-        let first = self.block.context.flags.has(BlockFlags::FIRST);
+        let first = self.block.context.flags.contains(BlockFlags::FIRST);
         let length = self.block.length();
         if length > 0 && self.direction().has_begun == 0 {
             let direction = self.direction();
@@ -105,7 +105,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                 }
             }
         }
-        if self.block.context.flags.has(BlockFlags::END) {
+        if self.block.context.flags.contains(BlockFlags::END) {
             self.end_direction();
         }
         self.flush_fragment(false);
@@ -296,7 +296,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         match self.direction().phase() {
             Phase::InBody => {
                 // Only the sender's FIN proves that a body without length is complete.
-                let has_fin = !self.block.context.flags.has(BlockFlags::BROKEN);
+                let has_fin = !self.block.context.flags.contains(BlockFlags::BROKEN);
                 let whole = has_fin && self.direction().body.ends_with_connection();
                 self.direction().is_broken = u8::from(!whole);
                 self.finish_message();

@@ -281,8 +281,8 @@ fn noise_and_forged_state_never_panic() {
         for _ in 0..500 {
             let length = random.within(0..60);
             let mut piece = Fragment::new(random.below(5) as u32, &random.bytes(length));
-            piece.flags = BlockFlags(random.next() as u16);
-            piece.missing = if random.one_in(9) { random.next() as u32 % 5000 } else { 0 };
+            piece.flags = BlockFlags(random.next_u64() as u16);
+            piece.missing = if random.one_in(9) { random.next_u64() as u32 % 5000 } else { 0 };
             piece.is_description = piece.missing == 0 && random.one_in(9);
             run_fragments(&mut filter, &[piece]);
         }

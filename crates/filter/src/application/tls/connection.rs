@@ -54,7 +54,7 @@ struct TlsDirection {
     /// Number of bytes of the direction that must have arrived before the hello is parsed again.
     needed_bytes: u32,
     /// Decision whether the direction carries TLS: 0 while undecided, 1 for TLS. Any other value is
-    /// 1 plus the [`Reason::mark`] of the reason why the direction has no readable hello.
+    /// 1 plus the [`Reason::to_code`] of the reason why the direction has no readable hello.
     decision: u8,
     /// Nonzero after the first block of the direction.
     has_begun: u8,
@@ -104,8 +104,8 @@ impl TlsConnection {
         buffers: &mut HelloBuffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
-        let backward = block.context.flags.has(BlockFlags::BACKWARD);
-        let end = block.context.flags.has(BlockFlags::END);
+        let backward = block.context.flags.contains(BlockFlags::BACKWARD);
+        let end = block.context.flags.contains(BlockFlags::END);
         if self.direction(backward).decision == 0 {
             self.handle_undecided_block(block, backward, end, buffers, cx);
         } else {
@@ -227,7 +227,7 @@ impl TlsConnection {
             blocks
         };
         Some(match find_first_hello(bytes, records) {
-            FirstHello::Need(need) => {
+            FirstHello::NeedBytes(need) => {
                 self.direction(backward).needed_bytes = u32::try_from(need).unwrap_or(u32::MAX);
                 return None;
             }
@@ -267,7 +267,7 @@ impl TlsConnection {
         let direction = self.direction(backward);
         if direction.decision == 0 {
             direction.decision =
-                decided.map_or_else(|why| DECIDED_TLS + why.mark(), |()| DECIDED_TLS);
+                decided.map_or_else(|why| DECIDED_TLS + why.to_code(), |()| DECIDED_TLS);
         }
         let mut list = std::mem::take(&mut direction.held);
         while !list.is_empty() {
@@ -287,7 +287,7 @@ impl TlsConnection {
     /// returns no class.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
-        match Reason::from_mark(self.direction(backward).decision.saturating_sub(DECIDED_TLS)) {
+        match Reason::from_code(self.direction(backward).decision.saturating_sub(DECIDED_TLS)) {
             Some(why) if version == 0 || why == NOT_TLS => cx.answer_absent(why),
             _ => Class(version.into()),
         }
@@ -304,7 +304,7 @@ impl TlsConnection {
         if self.is_version_chosen == 0 {
             self.version = offered.0;
         }
-        let session = hello.session.get(..self.session.len()).unwrap_or(hello.session);
+        let session = hello.session_id.get(..self.session.len()).unwrap_or(hello.session_id);
         if let Some(place) = self.session.get_mut(..session.len()) {
             place.copy_from_slice(session);
             self.resumed_id_length = u8::try_from(session.len()).unwrap_or(0);
@@ -352,7 +352,7 @@ impl TlsConnection {
         let session = self.session.get(..usize::from(self.resumed_id_length)).unwrap_or_default();
         let resumed = match version.normalized_version() {
             Some(Version::TLS13) => hello.accepts_psk(),
-            _ => !session.is_empty() && session == hello.session,
+            _ => !session.is_empty() && session == hello.session_id,
         };
         let client_description = cx
             .front(&self.client_description)

@@ -69,8 +69,8 @@ connection ends within the hello), `forgotten` (more than `sessions=` connection
     reasons: &["not tls", "no hello", "malformed", "too long", "gap", "cut", "forgotten"],
     counters: &["client hellos", "server hellos"],
     state: StateFacts::sessions::<TlsConnection>().with_held_max(1 << 18),
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 const NOT_TLS: Reason = TLS.reason("not tls");
@@ -86,7 +86,7 @@ const SERVER_HELLOS: Counter = TLS.counter("server hellos");
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let tls = Tls {
         table: Sessions::default(),
-        sessions_max: arguments.usize_number("sessions"),
+        sessions_max: arguments.number_as_usize("sessions"),
         buffers: HelloBuffers::default(),
     };
     Ok(Filter::stream(tls))

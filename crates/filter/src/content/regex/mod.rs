@@ -14,7 +14,7 @@
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;
-use crate::texts::TextPosition;
+use crate::text_position::TextPosition;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Catalog entry of `regex`, which classifies by the first regular expression with a match that
@@ -71,8 +71,8 @@ Reasons for no class: `no match`.",
         scope_without_session: StateScope::Nothing,
         ..StateFacts::sessions::<SessionSearch>()
     },
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 const NO_MATCH: Reason = REGEX.reason("no match");

@@ -200,7 +200,7 @@ fn patterns_need_not_be_valid_utf8() {
     let mut arguments = Arguments::from_parameter_defaults(REGEX.parameters);
     arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
     let mut node = make_node(&["a"]);
-    node.filter = (REGEX.user.unwrap())(&arguments).unwrap();
+    node.filter = (REGEX.constructor.unwrap())(&arguments).unwrap();
     let found =
         run_fragments(&mut node, &[Fragment::new(0, b"\xffx\n"), Fragment::new(0, b"\xc3\xbfx")]);
     assert_eq!(answer_classes(&found), [1, 0]);
@@ -373,9 +373,9 @@ fn noise_and_forged_state_never_panic() {
     let mut filter = make_node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
     for _ in 0..2000 {
         let mut piece = Fragment::new(random.below(9) as u32, &random.bytes(40));
-        piece.flags = BlockFlags(random.next() as u16);
+        piece.flags = BlockFlags(random.next_u64() as u16);
         if random.one_in(9) {
-            piece = Fragment { missing: random.next() as u32 % 5000, ..piece };
+            piece = Fragment { missing: random.next_u64() as u32 % 5000, ..piece };
         }
         run_fragments(&mut filter, &[piece]);
     }

@@ -22,7 +22,7 @@ impl<'a> Batch<'a> {
             if MARKS {
                 c.marks[l] = block.marks;
             }
-            answered |= LaneMask::from(class.answered()) << l;
+            answered |= LaneMask::from(class.is_answered()) << l;
         };
         let len = c.len.min(LANES);
         match frames.get(..len) {
@@ -50,15 +50,15 @@ impl<'a> Batch<'a> {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
         let all = live == first_lanes_mask(len);
-        let known = self.known.column == Some(at);
+        let known = self.known.byte_column_offset == Some(at);
         let fetched =
             all && (known || self.segment.is_some_and(|segment| segment.read_byte_column(at, c)));
         if !fetched {
             self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
             return live & !self.answered_lanes();
         }
-        self.known.column = Some(at);
-        let answered = lanes_with_byte(&c.column, wanted) & live;
+        self.known.byte_column_offset = Some(at);
+        let answered = lanes_with_byte(&c.byte_column, wanted) & live;
         // Usually all blocks match, as in the previous call; then all classes are already correct.
         let all = (answered == live).then_some(Class::YES);
         if all.is_none() || self.known.class != all {
@@ -96,7 +96,7 @@ impl<'a> Batch<'a> {
         match self.known.answered_lanes {
             Some(mask) => mask & self.columns.live,
             None => {
-                let mask = self.lanes_with_class(Class::answered);
+                let mask = self.lanes_with_class(Class::is_answered);
                 self.known.answered_lanes = Some(mask);
                 mask
             }

@@ -19,10 +19,10 @@ pub struct Columns {
     /// The sequence number of the block in each lane. It was assigned at the last fork: the last
     /// node with several outgoing arcs (CONTRACT 16). A block made by a filter has the number of
     /// the block from which it was made.
-    pub(super) order: [u32; LANES],
-    /// The byte of each lane's view at the offset [`KnownFacts::column`]. Valid only if that offset
-    /// is set.
-    pub(super) column: [u8; LANES],
+    pub(super) sequence_numbers: [u32; LANES],
+    /// The byte of each lane's view at the offset [`KnownFacts::byte_column_offset`]. Valid only if
+    /// that offset is set.
+    pub(super) byte_column: [u8; LANES],
 }
 
 impl Default for Columns {
@@ -35,8 +35,8 @@ impl Default for Columns {
             pointers: [RichPointer::default(); LANES],
             marks: [Marks::default(); LANES],
             context: [BlockMetadata::default(); LANES],
-            order: [0; LANES],
-            column: [0; LANES],
+            sequence_numbers: [0; LANES],
+            byte_column: [0; LANES],
         }
     }
 }
@@ -52,11 +52,11 @@ impl Columns {
         self.pointers[l] = entry.pointer;
         self.marks[l] = entry.marks;
         self.context[l] = entry.context;
-        self.order[l] = l as u32;
+        self.sequence_numbers[l] = l as u32;
         self.live |= 1 << l;
         self.len = l + 1;
         self.bytes += u64::from(entry.pointer.length());
-        self.has_unanswered |= !entry.pointer.class.answered();
+        self.has_unanswered |= !entry.pointer.class.is_answered();
         true
     }
 
@@ -67,7 +67,7 @@ impl Columns {
         let l = self.len;
         let added = self.push(entry);
         if added {
-            self.order[l] = order;
+            self.sequence_numbers[l] = order;
         }
         added
     }
@@ -76,7 +76,7 @@ impl Columns {
     /// [`Batch::store_sequence_numbers`](super::Batch::store_sequence_numbers).
     #[inline]
     pub fn load_sequence_numbers(&mut self) {
-        for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
+        for (order, marks) in self.sequence_numbers.iter_mut().zip(&self.marks).take(self.len) {
             *order = marks.seq().0;
         }
     }
@@ -85,8 +85,8 @@ impl Columns {
     /// the block from which it was made.
     #[inline]
     #[must_use]
-    pub fn order(&self, l: Lane) -> u32 {
-        self.order[l]
+    pub fn sequence_number(&self, l: Lane) -> u32 {
+        self.sequence_numbers[l]
     }
 
     /// Returns the mask of live lanes in these columns.
@@ -107,7 +107,7 @@ impl Columns {
         for ((pointer, (marks, context)), entry) in pointers.zip(others).zip(entries) {
             (*pointer, *marks, *context) = (entry.pointer, entry.marks, entry.context);
             bytes += u64::from(entry.pointer.length());
-            unanswered |= !entry.pointer.class.answered();
+            unanswered |= !entry.pointer.class.is_answered();
             added += 1;
         }
         self.bytes += bytes;
@@ -129,7 +129,7 @@ impl Columns {
         let (mut bytes, mut unanswered) = (0, false);
         for pointer in self.pointers[first..].iter().take(count) {
             bytes += u64::from(pointer.length());
-            unanswered |= !pointer.class.answered();
+            unanswered |= !pointer.class.is_answered();
         }
         self.bytes += bytes;
         self.has_unanswered |= unanswered;
@@ -140,7 +140,7 @@ impl Columns {
     /// of each of these lanes to the index of the lane.
     #[inline]
     fn mark_lanes_used(&mut self, first: Lane, count: usize) {
-        for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
+        for (l, order) in self.sequence_numbers.iter_mut().enumerate().skip(first).take(count) {
             *order = l as u32;
         }
         self.len = first + count;
@@ -220,9 +220,9 @@ pub(super) struct KnownFacts {
     /// A set of lanes, and the sum of the lengths in bytes of the views in these lanes. `None` if
     /// no sum is known.
     pub(super) bytes: Option<(LaneMask, u64)>,
-    /// Offset in each view of the bytes in [`Columns::column`]; `None` if these bytes are not
+    /// Offset in each view of the bytes in [`Columns::byte_column`]; `None` if these bytes are not
     /// loaded.
-    pub(super) column: Option<usize>,
+    pub(super) byte_column_offset: Option<usize>,
     /// The class that all lanes in use have. `None` if their classes differ or are unknown.
     pub(super) class: Option<Class>,
 }

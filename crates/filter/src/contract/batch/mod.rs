@@ -106,12 +106,13 @@ impl<'a> Batch<'a> {
             let columns = &mut *self.columns;
             let pointers = columns.pointers.iter().take(columns.len);
             columns.bytes = pointers.clone().map(|pointer| u64::from(pointer.length())).sum();
-            columns.has_unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
+            columns.has_unanswered = !pointers.clone().all(|pointer| pointer.class.is_answered());
             return into_batch_memory(self.columns, self.frames);
         }
         let mut compact = Box::<Columns>::default();
         for l in lanes(self.columns.live) {
-            compact.push_with_sequence_number(self.columns.entry(l), self.columns.order[l]);
+            compact
+                .push_with_sequence_number(self.columns.entry(l), self.columns.sequence_numbers[l]);
         }
         into_batch_memory(compact, self.frames)
     }
@@ -241,7 +242,7 @@ impl<'a> Batch<'a> {
         self.resolve_frames();
         self.columns.len = l + 1;
         self.columns.live |= 1 << l;
-        self.columns.order[l] = order;
+        self.columns.sequence_numbers[l] = order;
         self.frames.push(block.frame);
         self.set_block(l, block);
         Ok(())
@@ -251,15 +252,15 @@ impl<'a> Batch<'a> {
     /// last fork. A block made by a filter has the number of the block from which it was made.
     #[inline]
     #[must_use]
-    pub fn order(&self, l: Lane) -> u32 {
-        self.columns.order[l]
+    pub fn sequence_number(&self, l: Lane) -> u32 {
+        self.columns.sequence_numbers[l]
     }
 
     /// Assigns consecutive sequence numbers, from `next` on, to the live blocks, and advances
     /// `next` past them. Called at a fork: a node with several outgoing arcs.
     pub fn renumber(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
-            self.columns.order[l] = *next;
+            self.columns.sequence_numbers[l] = *next;
             *next = next.wrapping_add(1);
         }
     }
@@ -268,14 +269,16 @@ impl<'a> Batch<'a> {
     /// [`LANES`].
     #[inline]
     pub fn number_lanes(&mut self, from: u32) {
-        for (l, order) in self.columns.order.iter_mut().enumerate().take(self.columns.len) {
+        for (l, order) in
+            self.columns.sequence_numbers.iter_mut().enumerate().take(self.columns.len)
+        {
             *order = from | l as u32;
         }
     }
 
     /// Sets the sequence numbers of all lanes to `number`.
     pub fn set_all_sequence_numbers(&mut self, number: u32) {
-        self.columns.order[..self.columns.len].fill(number);
+        self.columns.sequence_numbers[..self.columns.len].fill(number);
     }
 
     /// Copies the sequence numbers of the lanes in `mask` to their marks, before the blocks cross
@@ -284,7 +287,7 @@ impl<'a> Batch<'a> {
     pub fn store_sequence_numbers(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
-            *marks = marks.with_seq(self.columns.order[l], last == Some(l));
+            *marks = marks.with_seq(self.columns.sequence_numbers[l], last == Some(l));
         }
     }
 
@@ -295,7 +298,7 @@ impl<'a> Batch<'a> {
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
-            *marks = marks.with_end_step(self.columns.order[l], step);
+            *marks = marks.with_end_step(self.columns.sequence_numbers[l], step);
         }
     }
 
@@ -372,9 +375,9 @@ impl<'a> Batch<'a> {
 
     /// Returns the columns of the batch that a statistics filter may read.
     #[must_use]
-    pub fn tags(&self) -> Tags<'_> {
+    pub fn metadata_view(&self) -> MetadataView<'_> {
         let c = &*self.columns;
-        Tags {
+        MetadataView {
             pointers: &c.pointers[..c.len],
             context: &c.context[..c.len],
             marks: &c.marks[..c.len],
@@ -394,7 +397,7 @@ impl<'a> Batch<'a> {
     #[inline(never)]
     fn resolve_segment(&mut self) {
         if let Some(segment) = self.segment.take() {
-            self.known.column = None;
+            self.known.byte_column_offset = None;
             let lanes = self.columns.pointers.iter().zip(&self.columns.marks);
             let frames = lanes.map(move |(pointer, marks)| segment.frame(pointer, marks));
             self.frames.extend(frames.take(self.columns.len));
@@ -406,7 +409,7 @@ impl<'a> Batch<'a> {
     #[inline]
     pub(super) fn block_and_sequence_number(&mut self, l: Lane) -> (Block<'a>, u32) {
         self.last_processed = l as u8;
-        (self.block(l), self.columns.order[l])
+        (self.block(l), self.columns.sequence_numbers[l])
     }
 
     /// Moves the blocks in the lanes of `mask` to the highest lanes of the batch, and preserves
@@ -417,7 +420,7 @@ impl<'a> Batch<'a> {
         for to in (from..LANES).rev() {
             let Some(l) = mask.checked_ilog2() else { break };
             mask &= !(1 << l);
-            let (block, order) = (self.block(l as Lane), self.columns.order[l as Lane]);
+            let (block, order) = (self.block(l as Lane), self.columns.sequence_numbers[l as Lane]);
             self.put_block(to, block, order);
         }
         !first_lanes_mask(from)
@@ -437,7 +440,7 @@ impl<'a> Batch<'a> {
     /// facts about the batch.
     #[inline]
     pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
-        self.columns.order[l] = order;
+        self.columns.sequence_numbers[l] = order;
         self.rewrite_lane(l, block);
     }
 
@@ -445,7 +448,7 @@ impl<'a> Batch<'a> {
     #[inline]
     pub(super) fn put_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.ensure_lanes_in_use(l + 1);
-        self.columns.order[l] = order;
+        self.columns.sequence_numbers[l] = order;
         self.set_block(l, block);
     }
 
@@ -496,7 +499,7 @@ fn into_batch_memory(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemo
 
 /// The part of a batch that a statistics filter may read: rich pointers, metadata and marks.
 #[derive(Clone, Copy, Debug)]
-pub struct Tags<'b> {
+pub struct MetadataView<'b> {
     /// Rich pointers of the lanes in use, live or not.
     pub pointers: &'b [RichPointer],
     /// Metadata of the lanes in use, live or not.
@@ -507,7 +510,7 @@ pub struct Tags<'b> {
     pub live: LaneMask,
 }
 
-impl Tags<'_> {
+impl MetadataView<'_> {
     /// Returns the pointers and metadata of the live blocks, in lane order.
     pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, BlockMetadata)> + '_ {
         lanes(self.live).filter_map(|l| Some((*self.pointers.get(l)?, *self.context.get(l)?)))

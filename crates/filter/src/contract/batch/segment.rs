@@ -56,12 +56,12 @@ impl<'a> SegmentFrames<'a> {
         self.bytes.get(from..to).unwrap_or_default()
     }
 
-    /// Copies the byte at offset `at` in each view to [`Columns::column`]. Returns false if a view
-    /// has no byte at this offset.
+    /// Copies the byte at offset `at` in each view to [`Columns::byte_column`]. Returns false if a
+    /// view has no byte at this offset.
     #[inline]
     pub(super) fn read_byte_column(&self, at: usize, columns: &mut Columns) -> bool {
         let (bytes, start) = (self.bytes, self.start.wrapping_sub(at as u64));
-        let Columns { pointers, column, len, .. } = columns;
+        let Columns { pointers, byte_column: column, len, .. } = columns;
         let mut all = true;
         for (pointer, byte) in pointers.iter().zip(column).take(*len) {
             let found = bytes.get(pointer.place.position().wrapping_sub(start) as usize);
@@ -138,7 +138,7 @@ mod tests {
             let mut segment = Batch::from_segment(room(&entries), dbuf, start, &bytes).unwrap();
             let mut resolved = batch_of_resolved_frames(room(&entries), &entries, &bytes, start);
             let live = first_lanes_mask(count)
-                & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
+                & if round % 2 == 0 { LaneMask::MAX } else { random.next_u64() };
             segment.set_live_lanes(live);
             resolved.set_live_lanes(live);
             let printed = |batch: &Batch<'_>| format!("{:?}", blocks_and_views(batch));
@@ -147,7 +147,7 @@ mod tests {
             // Two offsets, so that one repeats and the cached column is used.
             let places = [random.within(0..40), random.within(0..40)];
             for _ in 0..6 {
-                let (at, wanted) = (places[random.within(0..2)], random.next() as u8 & 0x1f);
+                let (at, wanted) = (places[random.within(0..2)], random.next_u64() as u8 & 0x1f);
                 let has = |byte: u8| byte & 0x1f >= wanted;
                 let mask = segment.classify_byte(at, has);
                 assert_eq!(mask, resolved.classify_byte(at, has), "{round}");

@@ -48,7 +48,7 @@ pub struct Amount {
 impl Amount {
     /// Adds one block with `bytes` bytes in view.
     #[inline]
-    pub fn add(&mut self, bytes: u32) {
+    pub fn add_block(&mut self, bytes: u32) {
         self.blocks += 1;
         self.bytes += u64::from(bytes);
     }
@@ -120,14 +120,14 @@ impl Counts {
     pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
-        counted.unwrap_or(&mut self.consumed).add(bytes);
+        counted.unwrap_or(&mut self.consumed).add_block(bytes);
     }
 }
 
 impl Counter {
     /// Returns the counter whose name is `name` in the list `names`. Panics if the list lacks the
     /// name; in a constant, this is a compile error.
-    pub(crate) const fn named(names: &[&str], name: &str) -> Self {
+    pub(crate) const fn from_name(names: &[&str], name: &str) -> Self {
         Self(index_of_name(names, name))
     }
 }
@@ -141,12 +141,12 @@ impl Reason {
 
     /// Encodes the reason as a number for session state: the index of the reason plus 1, since 0
     /// means that there is no reason.
-    pub(crate) const fn mark(self) -> u8 {
+    pub(crate) const fn to_code(self) -> u8 {
         self.0 + 1
     }
 
-    /// Returns the reason whose [`Reason::mark`] is this number, or `None` for 0.
-    pub(crate) fn from_mark(mark: u8) -> Option<Self> {
+    /// Returns the reason whose [`Reason::to_code`] is this number, or `None` for 0.
+    pub(crate) fn from_code(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }
 }
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn v18_block_dropped_for_a_forged_reason_is_counted() {
         let mut counts = Counts::new(2, 0);
-        counts.count_dropped(Reason::from_mark(200).unwrap(), 7);
-        counts.count_unanswered(Reason::from_mark(200).unwrap(), 3);
+        counts.count_dropped(Reason::from_code(200).unwrap(), 7);
+        counts.count_unanswered(Reason::from_code(200).unwrap(), 3);
         assert_eq!(counts.dropped, [Amount::default(), Amount { blocks: 1, bytes: 7 }]);
         assert_eq!(counts.unanswered, [0, 3]);
         let mut none = Counts::new(0, 0);
-        none.count_dropped(Reason::from_mark(1).unwrap(), 7);
+        none.count_dropped(Reason::from_code(1).unwrap(), 7);
         assert_eq!(none.consumed, Amount { blocks: 1, bytes: 7 });
     }
 }

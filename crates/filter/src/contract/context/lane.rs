@@ -193,7 +193,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     fn end_lost_lane(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
-        self.common.counts.no_room.add(batch.block(l).length());
+        self.common.counts.no_room.add_block(batch.block(l).length());
         batch.retain_lanes(!(1 << l));
         false
     }

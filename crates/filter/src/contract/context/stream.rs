@@ -2,7 +2,7 @@
 
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, first_lanes_mask};
-use crate::contract::holds::{Fate, HeldList, Holds};
+use crate::contract::holds::{Fate, HeldList, HoldTable};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 
 /// Output of a stream filter, as batches in the order of emission.
@@ -63,7 +63,7 @@ pub struct StreamContext<'c, 'a> {
     /// Time on the path's clock, in ns.
     pub now: Time,
     counts: &'c mut Counts,
-    holds: &'c mut Holds,
+    holds: &'c mut HoldTable,
     gateway: &'c mut (dyn Gateway<'a> + 'c),
     output: &'c mut Output<'a>,
     wake: &'c mut Option<Time>,
@@ -92,7 +92,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn new(
         now: Time,
         counts: &'c mut Counts,
-        holds: &'c mut Holds,
+        holds: &'c mut HoldTable,
         gateway: &'c mut (dyn Gateway<'a> + 'c),
         output: &'c mut Output<'a>,
         wake: &'c mut Option<Time>,
@@ -201,7 +201,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Emits a block that the filter created.
     pub fn emit_created_block(&mut self, block: Block<'a>) {
-        self.counts.made.add(block.length());
+        self.counts.made.add_block(block.length());
         self.emit_block(block);
     }
 
@@ -213,7 +213,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Counts an incoming block as consumed, that is, used up without being emitted.
     pub fn consume(&mut self, block: &Block<'a>) {
-        self.counts.consumed.add(block.length());
+        self.counts.consumed.add_block(block.length());
     }
 
     /// Drops an incoming block and counts it under this reason.
@@ -226,7 +226,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// by filters that implement [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
-        self.counts.made.add(made.length());
+        self.counts.made.add_block(made.length());
         batch.set_block(l, made);
     }
 
@@ -259,8 +259,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
             .gateway
             .append(room.min(BLOCK_MAX), &mut |room| fill.take().map_or(0, |fill| fill(room)));
         let Some((pointer, frame)) = made else {
-            self.counts.made.add(0);
-            self.counts.no_room.add(0);
+            self.counts.made.add_block(0);
+            self.counts.no_room.add_block(0);
             return None;
         };
         let marks = Marks::bare(pointer.length());
@@ -282,8 +282,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
                 true
             }
             None => {
-                self.counts.made.add(0);
-                self.counts.no_room.add(0);
+                self.counts.made.add_block(0);
+                self.counts.no_room.add_block(0);
                 false
             }
         }
@@ -308,7 +308,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Holds a block that this filter has created, and counts it as made. Otherwise equivalent to
     /// [`StreamContext::hold`], which is for incoming blocks.
     pub fn hold_created_block(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
-        self.counts.made.add(block.length());
+        self.counts.made.add_block(block.length());
         self.hold(list, block, key)
     }
 
@@ -343,7 +343,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
             self.counts.held.subtract_block(bytes);
-            self.counts.consumed.add(bytes);
+            self.counts.consumed.add_block(bytes);
             self.gateway.unpin(pin);
         }
     }
@@ -355,12 +355,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front_block(list);
             let into = whole.ticket();
-            self.holds.record_fate(entry.marks.ticket(), |ticket| Fate::Joined(ticket, into));
+            self.holds.record_fate(entry.marks.ticket(), |ticket| Fate::Merged(ticket, into));
         }
     }
 
     /// Returns the blocks of `list` with their keys, from front to back.
-    pub fn held<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Block<'a>)> + 's {
+    pub fn held_blocks<'s>(
+        &'s self,
+        list: &HeldList,
+    ) -> impl Iterator<Item = (u32, Block<'a>)> + 's {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
@@ -383,12 +386,12 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         match kept {
             Some((entry, pin)) => {
                 self.holds.insert(list, key, entry, pin);
-                self.counts.held.add(bytes);
+                self.counts.held.add_block(bytes);
                 true
             }
             None => {
                 self.holds.record_fate(block.marks.ticket(), Fate::Dropped);
-                self.counts.evicted.add(bytes);
+                self.counts.evicted.add_block(bytes);
                 false
             }
         }
@@ -411,7 +414,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Replaces the contents of `into` with the concatenated views of the blocks in `list`.
     pub fn gather_views(&self, list: &HeldList, into: &mut Vec<u8>) {
         into.clear();
-        self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
+        self.held_blocks(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
     }
 
     /// Removes the front block of `list`, if any, passes it to `change`, and emits the result.
@@ -504,7 +507,7 @@ mod tests {
             times.iter().map(|times| Frame::new(ETHERNET, &[*times])).collect();
         let mut batch = space.batch(&frames);
         let Filter::Stream(mut filter) = Filter::stream(Repeater) else { panic!("a stream") };
-        let (mut counts, mut holds) = (Counts::new(0, 0), Holds::new(0, 0));
+        let (mut counts, mut holds) = (Counts::new(0, 0), HoldTable::new(0, 0));
         let (mut output, mut wake) = (Output::default(), None);
         let mut cx =
             StreamContext::new(0, &mut counts, &mut holds, &mut space, &mut output, &mut wake);
@@ -515,7 +518,7 @@ mod tests {
         let all = std::iter::once(&batch).chain(&behind);
         let left = all.flat_map(|batch| {
             let blocks = batch.blocks().collect::<Vec<_>>();
-            blocks.into_iter().map(|(l, block)| (block.pointer.is_hole(), batch.order(l)))
+            blocks.into_iter().map(|(l, block)| (block.pointer.is_hole(), batch.sequence_number(l)))
         });
         (stayed, lengths, left.collect())
     }

@@ -31,7 +31,8 @@ impl CompiledExpression {
                     let hint =
                         Some("write it as `tcpdump -ddd` does, with commas for lines".into());
                     let kind = ErrorKind::Invalid;
-                    let own = classic::ExpressionError { span: 0..text.len(), what, hint, kind };
+                    let own =
+                        classic::ExpressionError { span: 0..text.len(), message: what, hint, kind };
                     Err(CompileErrors { own, other: None })
                 }
             };
@@ -66,8 +67,8 @@ pub(super) struct CompileErrors {
 impl From<CompileErrors> for Mistake {
     fn from(CompileErrors { own, other }: CompileErrors) -> Self {
         let what = match other {
-            None => own.what,
-            Some((name, why)) => format!("{}; {name}: {why}", own.what),
+            None => own.message,
+            Some((name, why)) => format!("{}; {name}: {why}", own.message),
         };
         Self { range: Some(own.span), hint: own.hint, ..Self::new("expression", what) }
     }

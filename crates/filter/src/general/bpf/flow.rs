@@ -36,7 +36,7 @@ pub struct FlowMatcher {
     datagrams: HashMap<DatagramKey, Vec<Time>>,
     /// Arrival times, by datagram, of later fragments that were rejected because no first fragment
     /// of their datagram had been accepted.
-    early: HashMap<DatagramKey, Vec<Time>>,
+    unmatched_fragments: HashMap<DatagramKey, Vec<Time>>,
     has_missed: bool,
     /// Buffer for a frame without its tags and extension headers.
     plain: Vec<u8>,
@@ -48,7 +48,7 @@ impl FlowMatcher {
         Ok(Self {
             matcher: Matcher::new(arguments)?,
             datagrams: HashMap::new(),
-            early: HashMap::new(),
+            unmatched_fragments: HashMap::new(),
             has_missed: false,
             plain: Vec::new(),
         })
@@ -69,14 +69,15 @@ impl FlowMatcher {
         let time = block.context.time;
         if !matches!(layers.fragment, Fragment::Later) {
             if matched {
-                self.has_missed |= is_within_fragment_time(self.early.get(&key), time);
-                note(&mut self.datagrams, key, time);
+                self.has_missed |=
+                    is_within_fragment_time(self.unmatched_fragments.get(&key), time);
+                record_time(&mut self.datagrams, key, time);
             }
             return matched;
         }
         let ours = is_within_fragment_time(self.datagrams.get(&key), time);
         if !ours && !matched {
-            note(&mut self.early, key, time);
+            record_time(&mut self.unmatched_fragments, key, time);
         }
         matched || ours
     }
@@ -85,14 +86,14 @@ impl FlowMatcher {
     /// arrived before the first fragment of its datagram. A second pass over the same frames
     /// accepts such a fragment.
     #[must_use]
-    pub const fn has_missed(&self) -> bool {
+    pub const fn has_missed_fragments(&self) -> bool {
         self.has_missed
     }
 
     /// Prepares the matcher for a second pass over the frames of the first pass.
     pub fn rewind(&mut self) {
         self.has_missed = false;
-        self.early.clear();
+        self.unmatched_fragments.clear();
     }
 
     /// Removes the tags and extension headers from a copy of the frame, and applies the expression
@@ -159,7 +160,7 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
 
 /// Adds `time` to the arrival times of a datagram, unless it is less than a second from the last of
 /// them. Does nothing if the datagram is not in the table and the table is full.
-fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
+fn record_time(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
     const SECOND: Time = 1_000_000_000;
     if datagrams.len() >= FRAGMENTED_DATAGRAMS_MAX && !datagrams.contains_key(&key) {
         return;

@@ -93,7 +93,7 @@ pub fn emit_gate<'s>(
             classic::LinkType::from_file(LinkType::ETHERNET.0.into()),
             &Options::default(),
         );
-        let fragments = fragments.map_err(|error| UnfitReason::new(error.what))?;
+        let fragments = fragments.map_err(|error| UnfitReason::new(error.message))?;
         s.arm(|t, whole| {
             t.only_accepted_by_classic(&fragments, whole)?;
             t.leave(fragment);

@@ -5,7 +5,7 @@
 //! parameter, names that it does not contain are not resolved. A name that has the same meaning in
 //! the built-in tables is not recorded.
 
-use crate::contract::names::{NameAnswer, NameQuery, NameResolver};
+use crate::contract::name_resolver::{NameAnswer, NameQuery, NameResolver};
 use crate::{Arguments, Mistake};
 use ebpf::classic::{NoResolver, Resolver, Transports, name_queries};
 use std::fmt;
@@ -26,7 +26,7 @@ pub(super) struct RecordedNameResolver {
 /// A name in an expression, the kind of value that was looked up, and the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordedName {
-    question: NameQuery,
+    query: NameQuery,
     name: String,
     answer: NameAnswer,
 }
@@ -49,7 +49,7 @@ impl RecordedNameResolver {
             .map(|word| {
                 RecordedName::parse(word).ok_or_else(|| {
                     Mistake::new(NAMES_PARAMETER, format!("`{word}` is not a name with its value"))
-                        .hint("write `host:NAME=ADDRESS,…` or `port:NAME=NUMBER/tcp`")
+                        .with_hint("write `host:NAME=ADDRESS,…` or `port:NAME=NUMBER/tcp`")
                 })
             })
             .collect();
@@ -57,7 +57,7 @@ impl RecordedNameResolver {
     }
 
     fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
-        let named = |known: &&RecordedName| known.question == question && known.name == name;
+        let named = |known: &&RecordedName| known.query == question && known.name == name;
         if let Some(known) = self.written.iter().flatten().find(named) {
             return Ok(known.answer.clone());
         }
@@ -122,7 +122,7 @@ pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, Strin
         };
         match (machine.resolve(question, &name), own) {
             (Ok(answer), own) if own.as_ref() == Some(&answer) => {}
-            (Ok(answer), _) => known.push(RecordedName { question, name, answer }),
+            (Ok(answer), _) => known.push(RecordedName { query: question, name, answer }),
             (Err(_), Some(_)) => {}
             (Err(_), None) => return None,
         }
@@ -133,7 +133,7 @@ pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, Strin
 
 impl fmt::Display for RecordedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}=", query_keyword(self.question), self.name)?;
+        write!(f, "{}:{}=", query_keyword(self.query), self.name)?;
         match &self.answer {
             NameAnswer::Addresses(addresses) => {
                 for (index, address) in addresses.iter().enumerate() {
@@ -183,7 +183,7 @@ impl RecordedName {
             }
             NameQuery::Protocol => NameAnswer::Protocol(answer.parse().ok()?),
         };
-        Some(Self { question, name: name.to_owned(), answer })
+        Some(Self { query: question, name: name.to_owned(), answer })
     }
 }
 

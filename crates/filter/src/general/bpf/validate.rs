@@ -78,7 +78,9 @@ pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
             true => "it contradicts itself, or tests for what such frames cannot contain",
             false => "it contradicts itself, unless frames of another link type arrive",
         };
-        return Some(warning(format!("no frame of {} can match", links.join(" or "))).hint(hint));
+        return Some(
+            warning(format!("no frame of {} can match", links.join(" or "))).with_hint(hint),
+        );
     }
     if !judged.has_known_links {
         return None;

@@ -59,7 +59,7 @@ pub(super) struct Datagram {
     /// Number of fragments received, duplicates included.
     arrived_fragments: u32,
     /// Nonzero if the datagram cannot be completed: the number that stands for the reason
-    /// ([`Reason::mark`]).
+    /// ([`Reason::to_code`]).
     failure_reason: u8,
     /// Nonzero if any fragments of the datagram overlapped.
     has_overlaps: u8,
@@ -114,7 +114,7 @@ impl DatagramTable {
         }
         self.ensure_datagram(key, block.context.time, cx);
         let datagram = self.table.get_or_create(key);
-        if let Some(reason) = Reason::from_mark(datagram.failure_reason) {
+        if let Some(reason) = Reason::from_code(datagram.failure_reason) {
             cx.drop(&block, reason);
             return FragmentResult::Absorbed;
         }
@@ -125,7 +125,7 @@ impl DatagramTable {
         let place = FragmentKey::new(datagram.arrived_fragments, piece);
         if fit != Overlap::Disjoint {
             let alike: Vec<Block<'_>> = cx
-                .held(&datagram.held)
+                .held_blocks(&datagram.held)
                 .filter(|(at, other)| place.covers_same_bytes(&block, *at, other))
                 .map(|(_, other)| other)
                 .collect();
@@ -224,7 +224,7 @@ impl DatagramTable {
     fn drop_held_fragments(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
         let datagram = self.table.get_or_create(key);
         datagram.drop_all_fragments(reason, cx);
-        datagram.failure_reason = reason.mark();
+        datagram.failure_reason = reason.to_code();
     }
 
     /// Completes a datagram with the fragment in `block`, which arrived last. If bytes of any
@@ -238,8 +238,10 @@ impl DatagramTable {
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
         let Some(mut datagram) = self.table.remove(key) else { return FragmentResult::Absorbed };
-        let mut parts: Vec<(u32, Block<'a>)> =
-            cx.held(&datagram.held).map(|(at, held)| (FragmentKey(at).offset(), held)).collect();
+        let mut parts: Vec<(u32, Block<'a>)> = cx
+            .held_blocks(&datagram.held)
+            .map(|(at, held)| (FragmentKey(at).offset(), held))
+            .collect();
         for (_, part) in &mut parts {
             *part = cx.complete_block(*part).unwrap_or(*part);
         }

@@ -90,11 +90,11 @@ impl IpFragment {
         let Some(length) = (stated as u32).checked_sub(data) else {
             return Some(Err(HeaderError::Malformed));
         };
-        let announced = Some((from + u32::from(header.announced_at), header.next));
+        let announced = Some((from + u32::from(header.announced_at), header.next_header));
         let head =
             IpHeaders { start: from, end: from + u32::from(header.at), next_header: announced };
         let (data, offset) = (from + data, header.offset.into());
-        Some(Ok(Self { data, offset, length, is_last: !header.more, head }))
+        Some(Ok(Self { data, offset, length, is_last: !header.has_more_fragments, head }))
     }
 
     /// Checks that the fragment was captured and is not empty, and that its length is a multiple of

@@ -105,9 +105,9 @@ or extension headers).",
         session_key: Some(ShardKey::Addresses),
         ..StateFacts::sessions::<Datagram>().with_held_max(65_536)
     },
-    user: Some(make_filter),
-    kernel: Some(emit_twin),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    emit_twin: Some(emit_twin),
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(IP.reasons, 4);
@@ -126,7 +126,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         return Ok(Filter::lanes(WithoutReassembly));
     }
     let timeout = arguments.number("timeout").unwrap_or(0);
-    let limits = DatagramLimits { datagrams_max: arguments.usize_number("datagrams"), timeout };
+    let limits = DatagramLimits { datagrams_max: arguments.number_as_usize("datagrams"), timeout };
     let policy = arguments
         .text("policy")
         .and_then(FragmentPolicy::from_keyword)

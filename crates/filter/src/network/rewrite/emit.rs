@@ -21,7 +21,7 @@ pub(super) fn emit_twin<'s>(
 ) -> EmitResult<'s> {
     let wanted = RewriteFields::from_arguments(a)
         .map_err(|mistake| UnfitReason::new(mistake.to_string()))?;
-    if wanted.needs_link_header() && !on.linked {
+    if wanted.needs_link_header() && !on.has_link_header {
         return Err(UnfitReason::new("the link header is cut off"));
     }
     let exits = TwinExits::new(s, out);

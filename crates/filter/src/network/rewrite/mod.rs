@@ -67,16 +67,16 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
         "no port",
         "other checksum",
     ],
-    user: Some(make_filter),
-    kernel: Some(emit::emit_twin),
-    right: Some(FilterRight::ChangeFrames),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit::emit_twin),
+    twin_right: Some(FilterRight::ChangeFrames),
     twin_test_arguments: &[
         "smac=02:00:00:00:00:01 dmac=02:00:00:00:00:fe",
         "ttl=7",
         "dst=192.168.7.9 sport=0 ttl=255",
         "src=0.0.0.0 dst=255.255.255.255 dport=65535",
     ],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(REWRITE.reasons, 5);
@@ -228,7 +228,7 @@ impl RewriteFields {
         let frame = block.frame;
         let mut header =
             is_four.then(|| ChecksumUpdate::read(frame, network + ipv4::CHECKSUM_OFFSET));
-        let unfilled = block.context.flags.has(BlockFlags::CHECKSUM_UNSET);
+        let unfilled = block.context.flags.contains(BlockFlags::CHECKSUM_UNSET);
         let mut covered = transport.map(|(at, may_be_absent)| ChecksumUpdate {
             unfilled,
             may_be_absent,

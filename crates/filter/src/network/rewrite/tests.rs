@@ -56,14 +56,14 @@ fn i6_rewritten_frames_have_valid_checksums() {
     for round in 0..400 {
         let length = random.within(0..40);
         let payload = random.bytes(length);
-        let ports = (random.next() as u16, random.next() as u16);
+        let ports = (random.next_u64() as u16, random.next_u64() as u16);
         let frame = if round % 2 == 0 {
             Frame::udp(ports.0, ports.1, &payload)
         } else {
             Frame::tcp(ports.0, ports.1, &payload)
         };
         let frame = with_valid_checksums(frame);
-        let (address, port) = (Ipv4Addr::from(random.next() as u32), random.next() as u16);
+        let (address, port) = (Ipv4Addr::from(random.next_u64() as u32), random.next_u64() as u16);
         let (dst, sport) = (format!("dst={address}"), format!("sport={port}"));
         let words = [&dst[..], &sport, "src=10.9.8.7", "dport=1", "ttl=9"];
         let (class, bytes) = run_rewrite(&words, &frame, BlockFlags::NONE);

@@ -77,7 +77,7 @@ pub(super) struct StreamSide {
     pub(super) is_syn_signed: u8,
     /// Nonzero while a FIN is pending: it arrived while earlier data was missing, although later
     /// bytes had been received or acknowledged. The FIN takes effect if the stream reaches the
-    /// sequence number of the FIN ([`StreamSide::reach`]).
+    /// sequence number of the FIN ([`StreamSide::update_pending_fin`]).
     pub(super) is_fin_pending: u8,
 }
 

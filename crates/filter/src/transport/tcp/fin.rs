@@ -48,7 +48,7 @@ impl StreamSide {
     /// Updates a pending FIN before the stream advances to sequence number `to`. If the FIN has
     /// this number, accepts the FIN. If the FIN has a lower number, discards it, because the peer
     /// treats it as part of older data.
-    pub(super) const fn reach(&mut self, to: u32) {
+    pub(super) const fn update_pending_fin(&mut self, to: u32) {
         if self.is_fin_pending != 0 && !is_sequence_after(self.fin, to) {
             self.is_fin_pending = 0;
             if self.fin == to {

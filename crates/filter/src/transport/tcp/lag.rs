@@ -42,12 +42,12 @@ impl StampLag {
     }
 
     /// Returns true if the timestamps do not lag behind the path's clock.
-    pub(super) const fn is_none(self) -> bool {
+    pub(super) const fn is_zero(self) -> bool {
         self.lag == 0
     }
 
     /// Converts a timestamp to the corresponding time on the path's clock.
-    pub(super) const fn path_clock(self, time: Time) -> Time {
+    pub(super) const fn to_path_time(self, time: Time) -> Time {
         time.saturating_add(self.lag)
     }
 }

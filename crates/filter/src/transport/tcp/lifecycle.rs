@@ -249,7 +249,7 @@ impl TcpConnection {
         rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.reset_effect_time(rules).is_some_and(|until| lag.path_clock(until) < now) {
+        if self.reset_effect_time(rules).is_some_and(|until| lag.to_path_time(until) < now) {
             return self.close(rules, cx);
         }
         let time = self.identity.word;
@@ -269,7 +269,7 @@ impl TcpConnection {
     pub(super) fn next_timeout(&self, rules: ReassemblyRules, lag: StampLag) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.has_gap());
         let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
-        gaps.chain(self.reset_effect_time(rules).map(|until| lag.path_clock(until))).min()
+        gaps.chain(self.reset_effect_time(rules).map(|until| lag.to_path_time(until))).min()
     }
 
     /// Returns side `number` of the connection, and the output for the blocks of this side.

@@ -132,8 +132,8 @@ before).",
     state: StateFacts::sessions::<TcpConnection>()
         .with_session_key(ShardKey::Flow)
         .with_held_max(1 << 17),
-    user: Some(make_filter),
-    ..Description::EMPTY
+    constructor: Some(make_filter),
+    ..Description::FILTER_DEFAULTS
 };
 
 /// Catalog entry of `untcp`, the same filter as `tcp` under another name. The name distinguishes it
@@ -156,7 +156,7 @@ fn effect(arguments: &Arguments) -> Effect {
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let (rules, timeout) = limits(arguments);
     let flows = FlowTable::new(
-        arguments.usize_number("sessions"),
+        arguments.number_as_usize("sessions"),
         arguments.seed(),
         arguments.session_numbers(),
     );

@@ -100,8 +100,10 @@ impl StreamSide {
             let old = held_span(*key, block);
             new.overlaps(old) && policy.new_wins(new, old)
         };
-        let held =
-            output.cx.held(&self.held).take_while(|(key, _)| is_sequence_after(new.to, *key));
+        let held = output
+            .cx
+            .held_blocks(&self.held)
+            .take_while(|(key, _)| is_sequence_after(new.to, *key));
         let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
         // In reverse order, so that indices of earlier entries stay valid.
@@ -133,8 +135,10 @@ impl StreamSide {
     ) {
         let mut free = Vec::new();
         let mut from = new.from;
-        let held =
-            output.cx.held(&self.held).take_while(|(key, _)| is_sequence_after(new.to, *key));
+        let held = output
+            .cx
+            .held_blocks(&self.held)
+            .take_while(|(key, _)| is_sequence_after(new.to, *key));
         for (key, block) in held {
             let old = held_span(key, &block);
             if !new.overlaps(old) {

@@ -180,7 +180,7 @@ impl StreamSide {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
-        self.reach(span.to);
+        self.update_pending_fin(span.to);
         if self.held.is_empty() && here > 0 {
             let block = self.prepare_output(output.class, output.context, block);
             output.cx.pass(block);
@@ -239,7 +239,7 @@ impl StreamSide {
                 output.cx.consume_front_block(&mut list);
                 continue;
             }
-            self.reach(span.to);
+            self.update_pending_fin(span.to);
             let known = self.next.wrapping_sub(key);
             let length = self.limit_to_end(span.to).wrapping_sub(self.next);
             let next =

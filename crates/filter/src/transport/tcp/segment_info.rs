@@ -39,7 +39,7 @@ impl SegmentInfo {
     #[inline]
     pub(super) fn new(frame: &[u8], segment: &Segment<'_>, down: bool, time: Time) -> Self {
         let header = segment.header;
-        let syn = header.has(flag::SYN);
+        let syn = header.has_flags(flag::SYN);
         let from = header.sequence().wrapping_add(syn.into());
         Self {
             flags: header.flags(),
@@ -104,7 +104,9 @@ fn is_signed(frame: &[u8], segment: &Segment<'_>) -> bool {
 /// Returns true if the TCP checksum of the segment in `block` is valid, or cannot be verified.
 pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
     let Ok(Some(segment)) = layers::segment(&mut block) else { return true };
-    if block.context.flags.has(BlockFlags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
+    if block.context.flags.contains(BlockFlags::CHECKSUM_UNSET)
+        || segment.end > block.marks.captured
+    {
         return true;
     }
     let whole = cx.complete_block(block.view_at(0, block.marks.captured));

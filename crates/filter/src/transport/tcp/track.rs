@@ -84,7 +84,7 @@ impl HoldingLanes for Tcp {
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
         let now = cx.now;
-        let timers = match self.lag.is_none() {
+        let timers = match self.lag.is_zero() {
             true => self.idle_timeouts.take_due_timers(now),
             false => Vec::new(),
         };
@@ -139,11 +139,11 @@ impl FilterState for Tcp {
         self.flows.keys()
     }
 
-    fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
+    fn take_session(&mut self, key: u64, holds: &mut HoldTable) -> Option<MovedSession> {
         self.flows.take_session(key, holds)
     }
 
-    fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put_session(&mut self, moved: MovedSession, holds: &mut HoldTable) -> Result<(), Mistake> {
         let key = moved.key;
         self.flows.put_session(moved, holds)?;
         if key != PRIVATE_SESSION_KEY {
@@ -189,7 +189,7 @@ impl Tcp {
 
     /// Requests a tick of the filter at the earliest time at which one of its timers may expire.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        let idle = self.idle_timeouts.next_due_time().filter(|_| self.lag.is_none());
+        let idle = self.idle_timeouts.next_due_time().filter(|_| self.lag.is_zero());
         for time in [idle, self.gap_timeouts.next_due_time()].into_iter().flatten() {
             cx.wake_at(time);
         }

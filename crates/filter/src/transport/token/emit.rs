@@ -102,7 +102,7 @@ fn emit_tag<'s>(
         t.absorb_siphash_word(sip, number);
         let header = t.need::<{ udp::HEADER_LENGTH }>(of.l4, exits.cut);
         let ports = t.load(header, be32::<{ ports::SRC_PORT_OFFSET }>());
-        let known = t.join([ports, of.length]);
+        let known = t.join_halves([ports, of.length]);
         t.absorb_siphash_word(sip, known);
         Ok::<(), UnfitReason>(())
     })?;
@@ -199,5 +199,5 @@ fn load_word<'s, const N: usize>(
 ) -> Result<WideNum<'s>, UnfitReason> {
     let span = DynWindow::from(window);
     let halves = [s.load_dyn::<u32>(span, at)?, s.load_dyn::<u32>(span, at + 4)?];
-    Ok(s.join(halves))
+    Ok(s.join_halves(halves))
 }

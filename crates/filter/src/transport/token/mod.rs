@@ -21,7 +21,7 @@
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
-pub mod sealed;
+pub mod token_writer;
 
 #[cfg(test)]
 mod tests;
@@ -86,12 +86,12 @@ not captured), `too deep`, `fragment`.",
         "unsure",
     ],
     state: StateFacts::private::<UsedNumbers>(),
-    user: Some(make_filter),
-    kernel: Some(emit::emit_twin),
+    constructor: Some(make_filter),
+    emit_twin: Some(emit::emit_twin),
     analysis: Analysis { context_setting: Some(Arguments::is_fallback), ..Analysis::NONE },
-    right: Some(FilterRight::UseSecret),
+    twin_right: Some(FilterRight::UseSecret),
     twin_test_arguments: &["key=exam covers=20"],
-    ..Description::EMPTY
+    ..Description::FILTER_DEFAULTS
 };
 
 const _: () = HeaderError::assert_names(TOKEN.reasons, 5);
@@ -154,7 +154,7 @@ impl UsedNumbers {
     /// Accepts and records a token number if it is greater than every accepted number with the same
     /// remainder modulo [`RESIDUE_COUNT`]. Returns true if the number was accepted. The number 0 is
     /// therefore never accepted.
-    fn is_new(&mut self, number: u64) -> bool {
+    fn record_if_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % RESIDUE_COUNT);
         let new = place.filter(|largest| **largest < number);
         new.map(|largest| *largest = number).is_some()
@@ -204,7 +204,7 @@ impl TokenFilter {
         if self
             .used_numbers
             .get_or_create(PRIVATE_SESSION_KEY)
-            .is_new(u64::from_be_bytes(found.number))
+            .record_if_new(u64::from_be_bytes(found.number))
         {
             Ok((data, end))
         } else {

@@ -2,7 +2,7 @@
 //! independent implementation.
 
 use super::TOKEN;
-use super::sealed::seal;
+use super::token_writer::seal;
 use crate::testing::{Arena, Frame, Node, Space, TEST_KEY, answer_frames, parse_arguments};
 use abi::Class;
 use ebpf::emit::{self, ReturnConversion, Target};
@@ -118,7 +118,7 @@ fn h22_used_numbers_move_with_the_filter() {
         let arena = Arena::new(1);
         let mut space = Space::new(&arena);
         let batch = node.pass(space.batch(&[token_datagram(number)]), &mut space, 0).remove(0);
-        batch.lanes_with_class(Class::answered) != 0
+        batch.lanes_with_class(Class::is_answered) != 0
     };
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
     assert!(is_accepted(&mut node, 7));
@@ -133,11 +133,11 @@ fn h22_used_numbers_move_with_the_filter() {
 fn h22_fallback_of_a_twin_is_unsure_of_every_datagram() {
     let given = parse_arguments(&TOKEN, &[KEY]).unwrap().with_fallback(true);
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
-    node.filter = TOKEN.user.unwrap()(&given).unwrap();
+    node.filter = TOKEN.constructor.unwrap()(&given).unwrap();
     let arena = Arena::new(1);
     let mut space = Space::new(&arena);
     let batch = node.pass(space.batch(&[token_datagram(1)]), &mut space, 0).remove(0);
-    assert_eq!(batch.lanes_with_class(Class::answered), 0);
+    assert_eq!(batch.lanes_with_class(Class::is_answered), 0);
     assert_eq!(node.unanswered_reasons().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
@@ -147,7 +147,7 @@ fn h22_fallback_of_a_twin_is_unsure_of_every_datagram() {
 fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {
         let given = parse_arguments(&TOKEN, &[KEY, covers]).unwrap();
-        let emit = TOKEN.kernel.unwrap();
+        let emit = TOKEN.emit_twin.unwrap();
         emit::program(target, ReturnConversion::Answer, |s, on, out| {
             s.emit_twin(FilterSpan::new("token", 0, 5), emit, &given, on, out)
         })
@@ -169,7 +169,7 @@ fn h22_program_covers_at_most_128_bytes() {
 #[test]
 fn h22_filter_is_refused_without_a_key_reader() {
     let given = parse_arguments(&TOKEN, &[KEY]).unwrap().with_key_reader(None);
-    let mistake = TOKEN.user.unwrap()(&given).expect_err("no key");
+    let mistake = TOKEN.constructor.unwrap()(&given).expect_err("no key");
     assert_eq!(mistake.parameter, Some("key"));
     assert!(mistake.message.contains("the process of their user"), "{mistake}");
     assert!(

@@ -82,9 +82,9 @@ fn q4_p6_reader_needs_access_to_every_pool() {
 #[test]
 fn q5_q6_pool_is_mapped_once_and_read_only() {
     let mut owner = PoolOwner::new(64);
-    let mut pool = create_pool(1, AccessList::private(sys::process::identity()));
+    let mut pool = create_pool(1, AccessList::private(sys::process::effective_ids()));
     owner.share(&pool).unwrap();
-    let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
+    let peer = owner.holders_mut().join(Credentials::from(sys::process::effective_ids()));
     let mut window = Window::new();
     let data = pool.copy(b"needs a grant").unwrap();
     let dbuf = pool.pool().id();
@@ -106,7 +106,7 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
         let later = pool.copy(&bytes).unwrap();
         assert_eq!(read_through_window(&window, &later).unwrap(), bytes, "without a grant");
     }
-    assert!(window.forget(dbuf) && !window.forget(dbuf));
+    assert!(window.unmap(dbuf) && !window.unmap(dbuf));
     assert_eq!(read_through_window(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
 }
 
@@ -115,11 +115,11 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
 fn mutable_foreign_memory_is_received_as_copy() {
     let mut owner = PoolOwner::new(64);
     let (mut theirs, mut ours) = (
-        create_pool(1, AccessList::private(sys::process::identity())),
-        create_pool(2, AccessList::private(sys::process::identity())),
+        create_pool(1, AccessList::private(sys::process::effective_ids())),
+        create_pool(2, AccessList::private(sys::process::effective_ids())),
     );
     owner.share(&theirs).unwrap();
-    let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
+    let peer = owner.holders_mut().join(Credentials::from(sys::process::effective_ids()));
     let mut window = Window::new();
     window.admit(owner.grant(theirs.pool().id(), peer).unwrap()).unwrap();
     let bytes: Vec<u8> = (0..3 * SEGMENT_SIZE).map(|n| (n % 251) as u8).collect();
@@ -127,7 +127,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
     let pointers: Vec<_> = sent.slices().map(super::super::Slice::pointer).collect();
     let received = window.receive(&pointers, &mut ours).unwrap();
     assert!(received == *bytes);
-    assert!(received.slices().all(|slice| slice.content().dbuf == ours.pool().id()));
+    assert!(received.slices().all(|slice| slice.content_id().dbuf == ours.pool().id()));
     drop(received);
     let unknown = RichPointer::new(DbufId::new(9).unwrap(), pointers[0].place, pointers[0].class);
     let refused = window.receive(&[pointers[0], unknown], &mut ours).unwrap_err();
@@ -139,7 +139,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
 #[test]
 fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut owner = PoolOwner::new(4);
-    let mut local = create_pool(1, AccessList::private(sys::process::identity()));
+    let mut local = create_pool(1, AccessList::private(sys::process::effective_ids()));
     let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
     let id = DbufId::new(7).unwrap();
     let frozen = FrozenData::copy(id, &local.copy(&bytes).unwrap()).unwrap();
@@ -174,7 +174,7 @@ fn unsealed_file_is_not_frozen() {
     let writing = file.map().unwrap();
     assert!(file.seal(Seals::FROZEN).is_err(), "somebody can write it");
     let again = |file: &Memfd| duplicate_descriptor(file.as_fd()).unwrap();
-    for seals in [Seals::NONE, Seals::SIZE.with(Seals::FUTURE_WRITE)] {
+    for seals in [Seals::NONE, Seals::SIZE.union(Seals::FUTURE_WRITE)] {
         let file = Memfd::create("test", PAGE).unwrap();
         file.seal(seals).unwrap();
         let refused = FrozenData::map(id, again(&file), 1).unwrap_err();
@@ -245,7 +245,7 @@ fn invalid_pools_and_pointers_are_refused() {
     let mut random = testkit::Random::with_replayable_seed();
     let mut copied = 0;
     for _ in 0..50_000 {
-        let place = abi::Extent::new(random.next(), random.within(0..3 * PAGE) as u32);
+        let place = abi::Extent::new(random.next_u64(), random.within(0..3 * PAGE) as u32);
         let pointer = RichPointer::new(dbuf, place, abi::Class::YES);
         let mut out = vec![0xee; pointer.length() as usize];
         match window.copy(pointer, &mut out) {

@@ -53,7 +53,7 @@ impl Client {
         pool: &mut AllocationPool,
     ) -> Result<Aggregate, ResolveError> {
         for pointer in pointers.iter().filter(|pointer| !pointer.is_hole()) {
-            if !self.window.has(pointer.dbuf()) {
+            if !self.window.is_mapped(pointer.dbuf()) {
                 self.request_and_map(pointer.dbuf())?;
             }
         }
@@ -68,7 +68,7 @@ impl Client {
     }
 
     /// Returns the user ID and group ID of the server's process, as reported by the kernel.
-    pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
+    pub(crate) fn owner_ids(&self) -> sys::Result<(u32, u32)> {
         descriptor::peer_uid_and_gid(&self.socket)
     }
 

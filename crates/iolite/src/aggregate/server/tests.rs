@@ -23,7 +23,7 @@ fn slice_pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
 }
 
 fn reference_count(server: &GrantServer, peer: PeerId) -> Option<u64> {
-    server.owner(|owner| Some(owner.holders().holding(peer)?.references))
+    server.with_owner(|owner| Some(owner.holders().holding(peer)?.references))
 }
 
 /// A pointer into unmapped memory maps the memory once (a buffer fault), or fails with the reason.
@@ -32,18 +32,18 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let (mut open, mut secret) = (create_pool(1, 0o644), create_pool(2, 0o600));
     for pool in [&open, &secret] {
-        server.owner(|owner| owner.share(pool)).unwrap();
+        server.with_owner(|owner| owner.share(pool)).unwrap();
     }
     let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
     let mut client = Client::new(socket);
     let sent = open.copy(b"for everybody").unwrap();
-    server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+    server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
     let pointer = slice_pointers(&sent)[0];
     let mut out = [0; 13];
-    assert!(!client.window().has(pointer.dbuf()));
+    assert!(!client.window().is_mapped(pointer.dbuf()));
     client.copy(pointer, &mut out).unwrap();
     assert_eq!(&out, b"for everybody");
-    assert!(client.window().has(pointer.dbuf()));
+    assert!(client.window().is_mapped(pointer.dbuf()));
     let hidden = slice_pointers(&secret.copy(b"not for everybody").unwrap())[0];
     let forbidden = GrantRefusal::Forbidden { dbuf: hidden.dbuf(), uid: 1001 };
     let refused = client.copy(hidden, &mut [0; 17]);
@@ -70,10 +70,10 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
     let mut sent = one.copy(&[1; 6000]).unwrap();
     sent.append(two.copy(&[2; 6000]).unwrap()).unwrap();
     for pool in [&one, &two] {
-        server.owner(|owner| owner.share(pool)).unwrap();
+        server.with_owner(|owner| owner.share(pool)).unwrap();
     }
     let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
-    server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+    server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
     let reader = thread::spawn(move || {
         let mut client = Client::new(socket);
         let pointers = slice_pointers(&sent);
@@ -94,7 +94,7 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
 fn misbehaving_client_is_evicted_others_are_served() {
     let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
-    server.owner(|owner| owner.share(&pool)).unwrap();
+    server.with_owner(|owner| owner.share(&pool)).unwrap();
     let introduce = || server.introduce(Credentials::new(1001, 1001)).unwrap();
     let (honest, socket) = introduce();
     let mut client = Client::new(socket);
@@ -117,7 +117,7 @@ fn misbehaving_client_is_evicted_others_are_served() {
     ];
     for send in invalid_messages {
         let (peer, socket) = introduce();
-        server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+        server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
         send(&socket);
         wait_until("it is shown out", || reference_count(&server, peer).is_none());
         let mut evicted = Client::new(socket);
@@ -126,7 +126,7 @@ fn misbehaving_client_is_evicted_others_are_served() {
         client.copy(slice_pointers(&sent)[0], &mut [0; 4]).unwrap();
         assert!(client.request(id).is_ok(), "the others are served");
     }
-    assert_eq!(server.owner(|owner| owner.holders().peers().collect::<Vec<_>>()), [honest]);
+    assert_eq!(server.with_owner(|owner| owner.holders().peers().collect::<Vec<_>>()), [honest]);
     drop(sent);
     assert_eq!(pool.usage().leased, 0);
 }
@@ -135,10 +135,10 @@ fn misbehaving_client_is_evicted_others_are_served() {
 fn closing_server_leaves_no_client_waiting() {
     let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
-    server.owner(|owner| owner.share(&pool)).unwrap();
+    server.with_owner(|owner| owner.share(&pool)).unwrap();
     let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
     let sent = pool.copy(b"data").unwrap();
-    server.owner(|owner| owner.lend(&sent, peer)).unwrap();
+    server.with_owner(|owner| owner.lend(&sent, peer)).unwrap();
     let mut client = Client::new(socket);
     let pointer = slice_pointers(&sent)[0];
     let mut out = [0; 4];
@@ -158,7 +158,7 @@ fn closing_server_leaves_no_client_waiting() {
 fn prints_costs_of_grants() {
     let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
-    server.owner(|owner| owner.share(&pool)).unwrap();
+    server.with_owner(|owner| owner.share(&pool)).unwrap();
     let (_, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
     let mut client = Client::new(socket);
     let id = pool.pool().id();

@@ -45,10 +45,10 @@ impl Input {
             None => {}
         }
         loop {
-            if self.ring.side.available()? == self.ring.side.next {
+            if self.ring.cursor.available()? == self.ring.cursor.next {
                 return Ok(None);
             }
-            let pointer = self.ring.pointer_at_position(self.ring.side.next);
+            let pointer = self.ring.pointer_at_position(self.ring.cursor.next);
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
                 let in_place = self.in_place_address(pointer, at);
@@ -67,8 +67,8 @@ impl Input {
         loop {
             let pointer = match self.current {
                 Some(current) => current.unread_pointer(),
-                None if self.ring.side.available()? == self.ring.side.next => return Ok(None),
-                None => self.ring.pointer_at_position(self.ring.side.next),
+                None if self.ring.cursor.available()? == self.ring.cursor.next => return Ok(None),
+                None => self.ring.pointer_at_position(self.ring.cursor.next),
             };
             if pointer.flags() != 0 || pointer.is_hole() {
                 return Err(self.skip_invalid_entry(Fault::Hole));
@@ -95,7 +95,7 @@ impl Input {
     /// Copies pointers from the ring and validates them, up to the first invalid one. Returns the
     /// number of pointers copied.
     pub(super) fn copy_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
-        let side = &mut self.ring.side;
+        let side = &mut self.ring.cursor;
         let next = side.next;
         let available = side.available()?.wrapping_sub(next);
         let count = out.len().min(usize::try_from(available).unwrap_or(usize::MAX));
@@ -123,9 +123,9 @@ impl Input {
             good += fits.0.max(1);
             bytes += fits.1.max(u64::from(first.length()));
         }
-        self.ring.side.next += good as u64;
-        self.ring.side.taken.blocks += good as u64;
-        self.ring.side.taken.bytes += bytes;
+        self.ring.cursor.next += good as u64;
+        self.ring.cursor.taken.blocks += good as u64;
+        self.ring.cursor.taken.bytes += bytes;
         self.owed_bytes += bytes;
         Ok(good)
     }
@@ -148,9 +148,9 @@ impl Input {
         (self.current, self.lent) = (None, None);
         self.is_staged = false;
         self.keeper.clear_peek();
-        self.ring.side.next += 1;
-        self.ring.side.taken.blocks += 1;
-        self.ring.side.taken.bytes += u64::from(pointer.length());
+        self.ring.cursor.next += 1;
+        self.ring.cursor.taken.blocks += 1;
+        self.ring.cursor.taken.bytes += u64::from(pointer.length());
         self.owed_bytes += u64::from(pointer.length());
     }
 
@@ -161,8 +161,8 @@ impl Input {
         if !broken {
             (self.current, self.lent) = (None, None);
             self.is_staged = false;
-            self.ring.side.next += 1;
-            self.ring.side.taken.lost += 1;
+            self.ring.cursor.next += 1;
+            self.ring.cursor.taken.lost += 1;
             self.owed_bytes += 1;
             self.release_consumed_if_due();
         }
@@ -192,7 +192,7 @@ impl Input {
             if direct { view.address() + current.dbuf_offset + current.consumed } else { 0 };
         let rest = current.unread_pointer();
         let view = Some((view.len(), view.needs_no_lease()));
-        self.keeper.set_peek(self.ring.side.next, rest, address, view);
+        self.keeper.set_peek(self.ring.cursor.next, rest, address, view);
     }
 
     /// Copies one block into `out`, from a ring that overwrites. Returns its length in bytes, 0 at
@@ -225,16 +225,16 @@ impl Input {
             if let (Some(current), true) = (self.current, self.is_staged) {
                 return Ok(Some(current.unread_length()));
             }
-            let start = self.ring.side.next;
+            let start = self.ring.cursor.next;
             // The writer may have lapped us: its position is read in each attempt.
-            if self.ring.side.refresh()? == start {
+            if self.ring.cursor.refresh()? == start {
                 return Ok(None);
             }
             let looked = self.validate_next().and_then(|current| {
                 current.map(|current| self.stage(current)).transpose()?;
                 Ok(current)
             });
-            if self.ring.side.is_overtaken(start) {
+            if self.ring.cursor.is_overtaken(start) {
                 (self.current, self.is_staged) = (None, false);
                 self.resume(start)?;
                 continue;
@@ -251,14 +251,14 @@ impl Input {
     /// Skips, from position `start`, to an entry that the writer will not overwrite soon, if
     /// possible half a lap behind the published position. Counts the skipped entries as lost.
     fn resume(&mut self, start: u64) -> Result<(), Fault> {
-        let capacity = self.ring.side.store.capacity;
-        let commit = self.ring.side.refresh()?;
-        let reserve = acquire(self.ring.side.store.writer.word(writer::RESERVE));
+        let capacity = self.ring.cursor.store.capacity;
+        let commit = self.ring.cursor.refresh()?;
+        let reserve = acquire(self.ring.cursor.store.writer.word(writer::RESERVE));
         // The writer's announcement is untrusted beyond its published position.
         let safe = reserve.saturating_sub(capacity).max(commit.saturating_sub(capacity / 2));
         let next = safe.clamp(start, commit);
-        self.ring.side.taken.lost += next - start;
-        self.ring.side.next = next;
+        self.ring.cursor.taken.lost += next - start;
+        self.ring.cursor.next = next;
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ impl Output {
         }
         if let Some((upstream, pointer)) = self.flights.find_peeked(block)
             && !block.is_empty()
-            && self.flights.claim_entry(upstream, pointer, self.ring.side.head + 1)
+            && self.flights.claim_entry(upstream, pointer, self.ring.cursor.head + 1)
         {
             self.put(pointer);
             return Ok(true);
@@ -47,7 +47,7 @@ impl Output {
         };
         known.back_off.record_success();
         let home = RichPointer::new(enclosing.lease.dbuf(), Extent::default(), Class::YES);
-        let until = self.ring.side.head + 1;
+        let until = self.ring.cursor.head + 1;
         self.hot = HotSegment {
             address: enclosing.address,
             filled: enclosing.filled,
@@ -73,7 +73,7 @@ impl Output {
             return None;
         }
         let at = block.as_ptr().addr();
-        let extents = self.known_dbufs.iter().map(|known| known.memory.extent());
+        let extents = self.known_dbufs.iter().map(|known| known.memory.address_and_size());
         let is_in = |(from, length): (usize, usize)| at.wrapping_sub(from) < length;
         let (index, (from, length)) = extents.enumerate().find(|(_, extent)| is_in(*extent))?;
         self.ranges.insert(from, length, index);

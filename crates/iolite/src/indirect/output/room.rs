@@ -20,7 +20,7 @@ impl Output {
         if self.policy == Policy::DropNew {
             return Ok(false);
         }
-        let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
+        let (capacity, head) = (self.ring.cursor.store.capacity, self.ring.cursor.head);
         // Waiting for half a lap costs two wakeups per lap instead of one per block. If both sides
         // share a processor, the reader may as well continue until few entries are left.
         let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
@@ -29,7 +29,7 @@ impl Output {
     }
 
     fn has_room(&mut self) -> Result<bool, Fault> {
-        let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
+        let (capacity, head) = (self.ring.cursor.store.capacity, self.ring.cursor.head);
         let passed = self.refresh_passed_position()?;
         self.limit = match self.policy {
             // At intervals of half a lap, check for departed readers and releasable memory.
@@ -44,15 +44,15 @@ impl Output {
     /// Returns the lowest reader position. In a ring that overwrites, overwritten entries count as
     /// passed. Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn refresh_passed_position(&mut self) -> Result<u64, Fault> {
-        let oldest = self.ring.side.refresh()?;
-        if self.ring.side.is_abandoned() {
+        let oldest = self.ring.cursor.refresh()?;
+        if self.ring.cursor.is_abandoned() {
             return Err(Fault::Abandoned);
         }
         let passed = match self.policy {
             // F2: entries below this position were announced to be overwritten, and have been.
             Policy::Overwrite => {
-                let capacity = self.ring.side.store.capacity;
-                oldest.max(self.ring.side.head.max(self.announced_min).saturating_sub(capacity))
+                let capacity = self.ring.cursor.store.capacity;
+                oldest.max(self.ring.cursor.head.max(self.announced_min).saturating_sub(capacity))
             }
             Policy::Block | Policy::DropNew => oldest,
         };
@@ -94,7 +94,8 @@ impl Output {
             Policy::Overwrite => {
                 // SYNC POINT: writing begins; see `announce_overwrite`. Readers that have not
                 // passed `oldest` detect it after their copy.
-                self.announced_min = self.announced_min.max(oldest + self.ring.side.store.capacity);
+                self.announced_min =
+                    self.announced_min.max(oldest + self.ring.cursor.store.capacity);
                 self.announce_overwrite(0);
                 self.release_passed_memory(oldest.max(passed));
                 Ok(true)
@@ -116,7 +117,7 @@ impl Output {
         let Self { backing, ring, spins, .. } = self;
         backing.end_round(|| {
             let alone = *spins == 0;
-            match ring.side.are_readers_on(sys::machine::current_processor(), || alone) {
+            match ring.cursor.are_readers_on(sys::machine::current_processor(), || alone) {
                 true => SidePlacement::SameProcessor,
                 false => SidePlacement::DifferentProcessors,
             }
@@ -139,16 +140,16 @@ impl Output {
             std::hint::spin_loop();
         }
         loop {
-            self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, until);
+            self.sleeper.announce_sleep(&self.ring.cursor.store.writer, writer::WAIT, until);
             let slept = match done(self) {
                 Ok(true) => Ok(true),
-                Ok(false) => match self.doorbells.sleep(&mut self.ring.side, None) {
+                Ok(false) => match self.doorbells.sleep(&mut self.ring.cursor, None) {
                     true => Ok(false),
                     false => Err(Fault::Abandoned),
                 },
                 Err(fault) => Err(fault),
             };
-            self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
+            self.sleeper.announce_wake(&self.ring.cursor.store.writer, writer::WAIT);
             if slept? || done(self)? {
                 self.doorbells.reset_false_alarms();
                 return Ok(());
@@ -160,13 +161,15 @@ impl Output {
     #[inline]
     pub(super) fn announce_overwrite(&mut self, count: u64) {
         // SYNC POINT: writing begins; an announcement is never withdrawn.
-        self.ring.side.announce_overwrite((self.ring.side.head + count).max(self.announced_min));
+        self.ring
+            .cursor
+            .announce_overwrite((self.ring.cursor.head + count).max(self.announced_min));
     }
 
     /// Counts a block that was dropped for lack of room. Always returns false.
     pub(super) const fn count_dropped(&mut self, length: usize) -> bool {
-        self.ring.side.put.dropped += 1;
-        self.ring.side.put.dropped_bytes += length as u64;
+        self.ring.cursor.counts.dropped += 1;
+        self.ring.cursor.counts.dropped_bytes += length as u64;
         false
     }
 
@@ -182,7 +185,7 @@ impl Output {
     ) -> Result<usize, Fault> {
         let mut put = 0;
         while let Some(rest) = pointers.get(put..).filter(|rest| !rest.is_empty()) {
-            let room = self.limit.saturating_sub(self.ring.side.head);
+            let room = self.limit.saturating_sub(self.ring.cursor.head);
             let count = rest.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             if count == 0 {
                 if !self.make_room()? {
@@ -223,7 +226,7 @@ impl Output {
     /// Takes a hold on the segment of a pointer for this output (F1). `origin` proves that another
     /// party holds the segment at this moment.
     fn advance_to(&mut self, pointer: RichPointer, origin: &dyn Origin) -> Result<(), Fault> {
-        let until = self.ring.side.head + 1;
+        let until = self.ring.cursor.head + 1;
         let lease = self.flights.advance_to(pointer, until, || origin.lease(pointer))?;
         self.hot.advance_to(pointer, &lease);
         Ok(())

@@ -31,7 +31,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
         all.extend_from_slice(&out[..count]);
     }
     assert_eq!(all, written.concat());
-    assert_eq!(input.space().faults().mapped, 3, "of the unknown dbuf nothing went over");
+    assert_eq!(input.space().query_counts().mapped, 3, "of the unknown dbuf nothing went over");
 }
 
 /// The lowest threshold of all referenced dbufs determines when readers are notified.
@@ -128,10 +128,10 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
         output.write_with(10, |room| room.iter_mut().map(|byte| *byte = 1).count()).unwrap();
         output.flush();
         let mut pointers = [RichPointer::hole(0); 4];
-        assert_eq!(input.pointers(&mut pointers), Ok(2));
+        assert_eq!(input.take_pointers(&mut pointers), Ok(2));
         assert!(pointers[..2].iter().all(|pointer| pointer.dbuf() == dbuf_id(BACKING_DBUF)));
     }
-    assert_eq!(space.faults().mapped, 1);
+    assert_eq!(space.query_counts().mapped, 1);
 }
 
 /// Expects bytes of an unpublished draft to be copied. Its pool is registered, but a pointer may

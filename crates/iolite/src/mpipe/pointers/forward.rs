@@ -13,7 +13,7 @@ use buffer::Fault;
 use buffer::stream::WaitResult;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use sys::process::identity;
+use sys::process::effective_ids;
 
 /// An adapter that lends the blocks of `from` to a pipe that carries pointers. Before it lends the
 /// first block of a dbuf, it sends the dbuf to the readers of the pipe.
@@ -60,8 +60,8 @@ fn forward_dbuf(
 ) -> Result<(), Fault> {
     if let Some(space) = space {
         let grant = space.request_grant(dbuf)?;
-        let access = AccessList::private(identity());
-        match grants.owner(|owner| owner.share_granted(grant, access)) {
+        let access = AccessList::private(effective_ids());
+        match grants.with_owner(|owner| owner.share_granted(grant, access)) {
             // The dbuf belongs to this process, or was forwarded before.
             Ok(()) | Err(GrantRefusal::Taken(_)) => {}
             Err(_) => return Err(Fault::UnknownDbuf(dbuf)),

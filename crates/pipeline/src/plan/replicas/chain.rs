@@ -25,7 +25,7 @@ impl ChainSearch<'_> {
         let graph = &self.plan.graph;
         let here = |id: &NodeId| self.plan.space_of(*id).component == component;
         let mut found = Vec::new();
-        for head in graph.ids().map(|(id, _)| id).filter(here) {
+        for head in graph.nodes_with_ids().map(|(id, _)| id).filter(here) {
             let mut chain = Chain { nodes: Vec::new(), sharing: None };
             let mut next = Some(head);
             while let Some(id) = next {
@@ -62,7 +62,7 @@ impl ChainSearch<'_> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
             Step::Filter(used) => used,
-            Step::Boolean(_) => return Err("a section, which runs in one thread".to_owned()),
+            Step::Section(_) => return Err("a section, which runs in one thread".to_owned()),
             Step::Merge | Step::Unknown => return Err("not a filter".to_owned()),
         };
         let description = used.description;
@@ -72,7 +72,7 @@ impl ChainSearch<'_> {
         if node.inside.is_some() {
             return Err("part of a section".to_owned());
         }
-        if used.is_process() || description.user.is_none() {
+        if used.has_own_process() || description.constructor.is_none() {
             return Err("not a filter of this process".to_owned());
         }
         if used.published_state_name().is_some() {

@@ -56,13 +56,13 @@ pub(super) fn insert_replicas(
         for candidate in placement.candidates.iter_mut().filter(|known| known.space == old) {
             candidate.space.clone_from(&to);
         }
-        if placement.by_neighbor {
+        if placement.follows_neighbor {
             placement.because = format!("after the replicas of `{}`", all_names[last.0]);
         }
     }
     plan.placements[last.0].output_space = join;
     let share = if chain.sharing.is_some() { "by session" } else { "by load" };
-    let ReplicaGain { replica_count, bound, single, own } = worth;
+    let ReplicaGain { replica_count, bound, single, chain_cost: own } = worth;
     let because = format!(
         "{replica_count} replicas, {share}: a block takes {} in one, and {} with all of them at \
          best; {} in one thread",
@@ -75,7 +75,7 @@ pub(super) fn insert_replicas(
     }
     let spaces = (0..replica_count).map(|copy| thread + copy).collect();
     let (nodes, sharing) = (chain.nodes.clone(), chain.sharing);
-    plan.replicas.push(ReplicaChain { nodes, spaces, join, sharing, ring, because });
+    plan.replicas.push(ReplicaChain { nodes, spaces, join, shard_key: sharing, ring, because });
 }
 
 /// Inserts spaces after the space with index `at`. Adjusts the indices of later spaces throughout

@@ -13,7 +13,7 @@ pub(super) struct ReplicaGain {
     /// The expected time per block from a source, in ns, without replicas.
     pub(super) single: f64,
     /// The cost of a block in the chain of filters, in ns.
-    pub(super) own: f64,
+    pub(super) chain_cost: f64,
 }
 
 /// The work of each thread of a component, in ns per block from a source. It determines how much a
@@ -46,8 +46,10 @@ impl ThreadLoad {
         let behind = downstream_nodes(graph, last);
         let mut threads = vec![0.0; plan.spaces.len()];
         let (mut before, mut own, mut after) = (0.0, 0.0, 0.0);
-        for id in
-            graph.ids().map(|(id, _)| id).filter(|id| plan.space_of(*id).component == component)
+        for id in graph
+            .nodes_with_ids()
+            .map(|(id, _)| id)
+            .filter(|id| plan.space_of(*id).component == component)
         {
             let space = plan.placements[id.0].space;
             match plan.spaces[space].kind {

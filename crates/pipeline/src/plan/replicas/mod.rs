@@ -13,7 +13,7 @@
 //!
 //! - The replicas of a stateless chain receive whole batches, by load.
 //! - The replicas of a chain with sessions receive blocks by session, both directions together
-//!   ([`ReplicaChain::sharing`](super::ReplicaChain::sharing)).
+//!   ([`ReplicaChain::shard_key`](super::ReplicaChain::shard_key)).
 //! - Other chains have no replicas.
 
 mod chain;
@@ -59,9 +59,9 @@ const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 pub(super) struct Demand {
     /// The minimum utilization of the threads, from 0 to 1: the speedup divided by the number of
     /// threads.
-    pub(super) used: f64,
+    pub(super) utilization_min: f64,
     /// The minimum speedup of all threads together.
-    pub(super) gain: f64,
+    pub(super) speedup_min: f64,
 }
 
 impl Demand {
@@ -84,12 +84,15 @@ impl Demand {
 
     fn from_policy(policy: Option<&str>) -> Self {
         match policy {
-            Some("power") => Self { used: POWER_UTILISATION_MIN, gain: SPEEDUP_MIN },
-            Some("latency") => Self { used: 0.0, gain: LATENCY_SPEEDUP_MIN },
-            Some("throughput") => {
-                Self { used: THROUGHPUT_UTILISATION_MIN, gain: THROUGHPUT_SPEEDUP_MIN }
+            Some("power") => {
+                Self { utilization_min: POWER_UTILISATION_MIN, speedup_min: SPEEDUP_MIN }
             }
-            _ => Self { used: DEFAULT_UTILISATION_MIN, gain: SPEEDUP_MIN },
+            Some("latency") => Self { utilization_min: 0.0, speedup_min: LATENCY_SPEEDUP_MIN },
+            Some("throughput") => Self {
+                utilization_min: THROUGHPUT_UTILISATION_MIN,
+                speedup_min: THROUGHPUT_SPEEDUP_MIN,
+            },
+            _ => Self { utilization_min: DEFAULT_UTILISATION_MIN, speedup_min: SPEEDUP_MIN },
         }
     }
 }
@@ -103,7 +106,7 @@ enum Parallelism {
     /// This number of replicas, given by the user.
     Number(usize),
     /// No replicas are created.
-    No,
+    Off,
 }
 
 impl Parallelism {
@@ -113,9 +116,9 @@ impl Parallelism {
             Some(policy @ ("power" | "latency")) => {
                 Self::Measured(Demand::from_policy(Some(policy)))
             }
-            Some(number) => number.parse().map_or(Self::No, Self::Number),
+            Some(number) => number.parse().map_or(Self::Off, Self::Number),
             // Replicas prevent changes of a running path and recording, so they are off by default.
-            None => Self::No,
+            None => Self::Off,
         }
     }
 }
@@ -124,7 +127,7 @@ impl Parallelism {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuntimeChanges {
     /// True if the path may add and remove replicas.
-    pub copies: bool,
+    pub replicas: bool,
     /// True if the path may move stages to their own threads, and back.
     pub stages: bool,
     /// The period in which the path may move filters between the kernel and threads.
@@ -140,14 +143,14 @@ impl Plan {
         let copies = matches!(Parallelism::from_graph(&self.graph), Parallelism::Measured(_));
         let stages = !self.graph.options.flag("no-adapt") && self.may_have_stages();
         let sessions = self.replicas.iter().any(|replicas| self.may_move_sessions(replicas));
-        RuntimeChanges { copies, stages, moves: self.move_period(), sessions }
+        RuntimeChanges { replicas: copies, stages, moves: self.move_period(), sessions }
     }
 
     /// Returns true if sessions may move between these replicas: the dispatcher can find their
     /// state, and the request permits changes while it runs.
     #[must_use]
     pub fn may_move_sessions(&self, replicas: &ReplicaChain) -> bool {
-        let found = replicas.sharing.is_some_and(|sharing| sharing.finds_sessions());
+        let found = replicas.shard_key.is_some_and(|sharing| sharing.finds_sessions());
         found && !self.graph.options.flag("no-adapt")
     }
 }
@@ -167,7 +170,7 @@ pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     let Some(stages) = single.divide_into_stages(machine).filter(|_| single.is_saturated()) else {
         return;
     };
-    if stages.then_ns * gain >= stages.now_ns {
+    if stages.after_ns * gain >= stages.before_ns {
         return;
     }
     if let Some(staged) = single.with_stages(&stages, machine) {
@@ -182,7 +185,7 @@ pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
 fn add_replicas(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
     let parallelism = Parallelism::from_graph(&plan.graph);
     let mut gain: f64 = 1.0;
-    if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
+    if parallelism == Parallelism::Off || parallelism == Parallelism::Number(1) {
         return gain;
     }
     let components = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
@@ -222,12 +225,14 @@ impl ChainSearch<'_> {
             replica_count,
             bound: load.block_time(replica_count),
             single,
-            own: load.own,
+            chain_cost: load.own,
         };
         let (used, gain) = match parallelism {
-            Parallelism::No => return None,
+            Parallelism::Off => return None,
             Parallelism::Number(count) => return Some(worth(count.min(REPLICAS_MAX as usize))),
-            Parallelism::Measured(Demand { used, gain }) => (used, gain),
+            Parallelism::Measured(Demand { utilization_min: used, speedup_min: gain }) => {
+                (used, gain)
+            }
         };
         let mut best: Option<ReplicaGain> = None;
         for replica_count in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {
@@ -259,11 +264,12 @@ impl ChainSearch<'_> {
         };
         let is_eligible = |id: &NodeId| {
             let node = graph.node(*id);
-            let is_filter = node.filter().is_some_and(|used| used.description.user.is_some());
+            let is_filter =
+                node.filter().is_some_and(|used| used.description.constructor.is_some());
             let space = self.plan.space_of(*id);
             is_filter && space.component == component && space.kind == SpaceKind::Thread && !found
         };
-        let filters = graph.ids().map(|(id, _)| id).filter(is_eligible);
+        let filters = graph.nodes_with_ids().map(|(id, _)| id).filter(is_eligible);
         let why = |node: NodeId| {
             let none = Chain { nodes: Vec::new(), sharing: None };
             let own = Chain { nodes: vec![node], sharing: None };

@@ -32,7 +32,7 @@ pub(super) fn search_by_elimination(
     search: &PlacementSearch<'_>,
 ) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
-    let order = graph.order();
+    let order = graph.stream_order();
     let last = last_dependent_positions(graph, &order);
     let mut assignment = Assignment::unplaced(graph.nodes.len());
     let mut steps: Vec<SearchStep> = Vec::new();

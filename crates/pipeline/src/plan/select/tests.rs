@@ -53,12 +53,13 @@ fn random_discovery(random: &mut Random, graph: &Graph) -> Discovery {
         0 => Err("no".to_owned()),
         _ => Ok(random.next_below(300) as f64),
     };
-    let verdicts = graph.ids().map(|_| (0..3).map(|_| verdict(random)).collect()).collect();
+    let verdicts =
+        graph.nodes_with_ids().map(|_| (0..3).map(|_| verdict(random)).collect()).collect();
     let mut share = |n: usize| (0..n).map(|_| random.next_below(101) as f64 / 100.0).collect();
     let flows = (share(graph.nodes.len()), share(graph.edges.len()));
     let components = vec![0; graph.nodes.len()];
-    let taken_from_host = graph.ids().map(|_| random.next_below(2) == 1).collect();
-    let needs_headers = graph.ids().map(|_| random.next_below(2) == 1).collect();
+    let taken_from_host = graph.nodes_with_ids().map(|_| random.next_below(2) == 1).collect();
+    let needs_headers = graph.nodes_with_ids().map(|_| random.next_below(2) == 1).collect();
     Discovery {
         owners: vec![None; spaces.len()],
         spaces,

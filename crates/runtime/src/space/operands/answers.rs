@@ -120,7 +120,7 @@ impl OperandSection {
             }
             let so_far = known.so_far.entry(ticket).or_default();
             match block.pointer.class {
-                class if class.answered() => so_far.class = Some(class),
+                class if class.is_answered() => so_far.class = Some(class),
                 _ => so_far.has_class_0 = true,
             }
             known.at.entry(ticket).or_insert((*input_index as usize, number + 1));
@@ -133,7 +133,7 @@ impl OperandSection {
         for fate in answer.fates {
             match fate {
                 Fate::Held(ticket) => *self.held.entry(ticket).or_default() += 1,
-                Fate::Left(ticket) => {
+                Fate::Released(ticket) => {
                     known.touched.insert(ticket);
                     if let Some(held) = self.held.get_mut(&ticket) {
                         *held -= 1;
@@ -147,8 +147,8 @@ impl OperandSection {
                     known.touched.insert(ticket);
                 }
                 // The block was merged into one that the operand created: it counts as consumed.
-                Fate::Joined(_, 0) => {}
-                Fate::Joined(ticket, into) => {
+                Fate::Merged(_, 0) => {}
+                Fate::Merged(ticket, into) => {
                     known.joined.insert(ticket, into);
                     self.joined.entry(into).or_default().push(ticket);
                 }
@@ -221,10 +221,10 @@ impl OperandSection {
             Verdict::Drop => {
                 self.entry_classes.remove(&subject.ticket);
                 let bytes = subject.block.length();
-                match self.programs[program].inside {
+                match self.programs[program].enclosing_operand {
                     None => {
                         if let Some(dropped) = walk.nodes[at].counts.dropped.first_mut() {
-                            dropped.add(bytes);
+                            dropped.add_block(bytes);
                         }
                     }
                     Some(_) => self.report_dropped_block(&subject.block),
@@ -253,11 +253,11 @@ impl OperandSection {
         subject: EvaluatedBlock<'a>,
         (merged_into, so_far): (Option<u32>, PartialAnswer),
     ) {
-        let outermost = self.programs[program].inside.is_none();
+        let outermost = self.programs[program].enclosing_operand.is_none();
         let Some((entry, pin)) = walk.memory.pin(&subject.block) else {
             self.entry_classes.remove(&subject.ticket);
             match outermost {
-                true => walk.nodes[at].counts.evicted.add(subject.block.length()),
+                true => walk.nodes[at].counts.evicted.add_block(subject.block.length()),
                 false => self.report_dropped_block(&subject.block),
             }
             return;
@@ -266,7 +266,7 @@ impl OperandSection {
         let mut list = HeldList::default();
         node.holds.insert(&mut list, 0, entry, pin);
         if outermost {
-            node.counts.held.add(subject.block.length());
+            node.counts.held.add_block(subject.block.length());
         }
         let classes = subject.classes;
         let waiting = WaitingBlock { list, step, merged_into, classes, so_far };
@@ -310,7 +310,7 @@ impl OperandSection {
         let frame = walk.memory.frame(&entry);
         let block =
             Block { pointer: entry.pointer, frame, marks: entry.marks, context: entry.context };
-        if self.programs[program].inside.is_none() {
+        if self.programs[program].enclosing_operand.is_none() {
             node.counts.held.subtract_block(block.length());
         }
         walk.memory.unpin(pin);

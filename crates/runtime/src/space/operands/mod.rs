@@ -45,7 +45,7 @@ pub struct OperandSection {
     /// the programs in its operands.
     programs: Vec<Program>,
     /// Ticket that was assigned last. A ticket identifies a block in the section.
-    last: u32,
+    last_ticket: u32,
     /// Number of copies of each block that the operands' filters currently hold, by the block's
     /// ticket.
     held: HashMap<u32, u32>,
@@ -69,10 +69,10 @@ pub struct OperandSection {
 struct Program {
     steps: Vec<Step>,
     /// The step at which blocks enter the program.
-    first: NextStep,
+    first_step: NextStep,
     /// Position, in the enclosing program, of the operand that contains this program; `None` for
     /// the program of the whole section.
-    inside: Option<OperandPosition>,
+    enclosing_operand: Option<OperandPosition>,
     /// Blocks that wait for the answer of an operand of this program, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
 }
@@ -167,7 +167,7 @@ impl OperandSection {
     pub fn new(expression: &OperandExpr) -> Self {
         let mut asks = Self::default();
         asks.compile_program(expression, None);
-        let inner = asks.programs.iter().filter(|program| program.inside.is_some());
+        let inner = asks.programs.iter().filter(|program| program.enclosing_operand.is_some());
         asks.needs_entry_classes =
             { inner }.any(|it| it.steps.iter().any(|step| step.accepted != SelectedClasses::All));
         asks
@@ -198,7 +198,7 @@ impl OperandSection {
         inside: Option<OperandPosition>,
     ) -> usize {
         let number = self.programs.len();
-        self.programs.push(Program { inside, ..Program::default() });
+        self.programs.push(Program { enclosing_operand: inside, ..Program::default() });
         let mut steps = Vec::new();
         let first = compile(expression, (NextStep::Yes, NextStep::No), true, &mut steps);
         // The steps were compiled from the last one to the first.
@@ -229,7 +229,7 @@ impl OperandSection {
             });
         }
         self.programs[number].steps = made;
-        self.programs[number].first = turned(first);
+        self.programs[number].first_step = turned(first);
         number
     }
 

@@ -13,8 +13,8 @@ pub(super) struct EvaluatedBlock<'a> {
     /// The evaluated block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
     /// Sequence number of the block. In the program of the whole section, it is the number that the
-    /// last fork assigned ([`Batch::order`]). In the program of an inner section, it is the block's
-    /// index in the enclosing program.
+    /// last fork assigned ([`Batch::sequence_number`]). In the program of an inner section, it is
+    /// the block's index in the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
@@ -48,7 +48,7 @@ impl<'a> Walk<'_, 'a> {
         at: NodeId,
         batch: &Batch<'a>,
     ) -> RunResult<'a> {
-        let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.order(l)));
+        let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.sequence_number(l)));
         let blocks: Vec<_> = blocks.collect();
         self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
@@ -146,7 +146,7 @@ impl<'a> Walk<'_, 'a> {
         let flow = &mut self.nodes[at].flow;
         for given in all {
             let to = if goes_on(given) { &mut flow.routed } else { &mut flow.unselected };
-            to.add(given.block.length());
+            to.add_block(given.block.length());
         }
     }
 }
@@ -162,7 +162,7 @@ impl OperandSection {
         program: usize,
         blocks: Vec<(Block<'a>, u32)>,
     ) -> Vec<EvaluatedBlock<'a>> {
-        let Some(first) = self.programs.get(program).map(|program| program.first) else {
+        let Some(first) = self.programs.get(program).map(|program| program.first_step) else {
             return Vec::new();
         };
         let mut flow = Vec::with_capacity(blocks.len());
@@ -172,7 +172,7 @@ impl OperandSection {
                 block.marks = block.marks.with_ticket(0);
             }
             let class = block.pointer.class;
-            let result = if class.answered() { class } else { Class::YES };
+            let result = if class.is_answered() { class } else { Class::YES };
             let came = self.entry_class(program, &block).unwrap_or(class);
             let classes = Classes { entry: came, incoming: class, result };
             let ticket = self.new_ticket();
@@ -262,7 +262,9 @@ impl OperandSection {
             }
         }
         if let Some((_, last)) = self.programs[program].steps[step].operand.last() {
-            walk.count_routed(*last, &answer.output, |given| given.block.pointer.class.answered());
+            walk.count_routed(*last, &answer.output, |given| {
+                given.block.pointer.class.is_answered()
+            });
         }
         answer
     }
@@ -292,7 +294,7 @@ impl OperandSection {
         flow: Vec<EvaluatedBlock<'a>>,
     ) -> Vec<EvaluatedBlock<'a>> {
         let left = self.run_program_steps(walk, at, (program, step + 1), flow);
-        match self.programs[program].inside {
+        match self.programs[program].enclosing_operand {
             None => left,
             Some(around) => {
                 let given = left.into_iter().map(OperandBlock::from).collect();
@@ -318,16 +320,16 @@ impl OperandSection {
     /// section. Returns `None` for the program of the whole section, or if entry classes are not
     /// recorded.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
-        self.programs.get(program)?.inside?;
+        self.programs.get(program)?.enclosing_operand?;
         self.entry_classes.get(&block.marks.ticket()).copied()
     }
 
     /// Returns a new ticket: a nonzero number that identifies no waiting block yet.
     fn new_ticket(&mut self) -> u32 {
         loop {
-            self.last = self.last.wrapping_add(1);
-            if self.last != 0 && !self.held.contains_key(&self.last) {
-                return self.last;
+            self.last_ticket = self.last_ticket.wrapping_add(1);
+            if self.last_ticket != 0 && !self.held.contains_key(&self.last_ticket) {
+                return self.last_ticket;
             }
         }
     }
@@ -352,6 +354,6 @@ impl<'a> From<EvaluatedBlock<'a>> for OperandBlock<'a> {
 /// Appends the live blocks of the batch that an operand has emitted to the operand's answer.
 fn append_live_blocks<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
     let given = lanes(batch.live())
-        .map(|l| OperandBlock { block: batch.block(l), input_index: batch.order(l) });
+        .map(|l| OperandBlock { block: batch.block(l), input_index: batch.sequence_number(l) });
     answer.output.extend(given);
 }

@@ -11,7 +11,7 @@ impl OperandSection {
                 steps.map(|step| self.find_matching_step(&old, program, step)).collect()
             })
             .collect();
-        (self.last, self.held, self.joined) = (old.last, old.held, old.joined);
+        (self.last_ticket, self.held, self.joined) = (old.last_ticket, old.held, old.joined);
         (self.entry_classes, self.fates, self.orphans) =
             (old.entry_classes, old.fates, old.orphans);
         for (program, steps) in old.programs.into_iter().zip(steps) {
@@ -21,7 +21,7 @@ impl OperandSection {
                         waiting.step = step;
                         self.programs[at].waiting.insert(ticket, waiting);
                     }
-                    None if program.inside.is_none() => self.orphans.push(waiting),
+                    None if program.enclosing_operand.is_none() => self.orphans.push(waiting),
                     // The waiting block belongs to an inner program. It is discarded, and the block
                     // of the enclosing program gets no further results from it.
                     None => {}
@@ -42,7 +42,7 @@ impl OperandSection {
     ) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
         old.collect_operand_filter_numbers(program, step, &mut numbers);
-        let outermost = old.programs[program].inside.is_none();
+        let outermost = old.programs[program].enclosing_operand.is_none();
         numbers.into_iter().find_map(|number| {
             self.programs.iter().enumerate().find_map(|(at, it)| {
                 let steps = 0..it.steps.len();
@@ -52,7 +52,7 @@ impl OperandSection {
                     numbers.contains(&number)
                 };
                 let step = steps.into_iter().find(asks)?;
-                (it.inside.is_none() == outermost).then_some((at, step))
+                (it.enclosing_operand.is_none() == outermost).then_some((at, step))
             })
         })
     }

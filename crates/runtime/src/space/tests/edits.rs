@@ -271,7 +271,7 @@ fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2
     let to = b.add_node(collector_sink(&there));
     b.add_arc(enter, add, SelectedClasses::Answered, false, 1);
     b.add_arc(add, to, SelectedClasses::Answered, false, 2);
-    let import = Import::new(0, readers.pop().unwrap());
+    let import = RingImport::new(0, readers.pop().unwrap());
     let mut second =
         create_space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
@@ -424,7 +424,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     // Filters record the addresses of the columns that they read.
     struct ColumnAddressSink(Arc<Mutex<Vec<usize>>>);
     impl filter::Statistics for ColumnAddressSink {
-        fn record(&mut self, tags: filter::Tags<'_>, _: Time) {
+        fn record(&mut self, tags: filter::MetadataView<'_>, _: Time) {
             self.0.lock().unwrap().push(tags.pointers.as_ptr().addr());
         }
     }
@@ -522,7 +522,7 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
     }
     let input = Input::Source { node: nodes[0], intake: 0 };
     let mut space = create_space(a, vec![input], batch, 1);
-    space.graph.pass.copies = how == EditMode::Copies;
+    space.graph.pass.edits_in_copies = how == EditMode::Copies;
     let results = space.run();
     let direct = results.nodes.iter().map(|node| node.flow.edits.direct).sum();
     assert_balanced(&[results]);

@@ -129,7 +129,7 @@ fn run_two_spaces(
     let enter = b.add_node(create_node("ring from thread0", Operator::Pass));
     let to = b.add_node(create_node("sink", Operator::Sink(SinkOperator::new(sink))));
     b.add_arc(enter, to, SelectedClasses::Answered, false, 2);
-    let import = Import::new(0, readers.pop().unwrap());
+    let import = RingImport::new(0, readers.pop().unwrap());
     let mut second =
         create_space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;

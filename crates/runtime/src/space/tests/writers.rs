@@ -56,7 +56,7 @@ const SOURCE: usize = 7;
 
 fn silent_source() -> Node {
     let mut source = number_source(0);
-    source.planned = SOURCE;
+    source.number = SOURCE;
     source
 }
 
@@ -111,7 +111,7 @@ fn b7_written_bytes_without_memory_at_removal_are_counted_as_lost() {
     let enter = b.add_node(create_node("ring from thread0", Operator::Pass));
     let to = b.add_node(byte_counter(&arrived));
     b.add_arc(enter, to, SelectedClasses::Answered, false, 2);
-    let import = Import::new(0, readers.pop().unwrap());
+    let import = RingImport::new(0, readers.pop().unwrap());
     let inputs = vec![Input::Ring { node: enter, import, ended: false }];
     let mut second = create_space(b, inputs, 32, 3);
     second.ports.doorbell = far;

@@ -44,7 +44,7 @@ impl<'a> Walk<'_, 'a> {
         batch.retain_lanes(mask);
         let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
         let arrives = count_put_blocks(arc, amount, batch);
-        if arc.direct {
+        if arc.is_direct {
             return Some(Arrival { to: arc.to, branch: arc.branch, amount: arrives });
         }
         self.queue_at_arc((from, 0), amount, batch, hops);
@@ -82,7 +82,7 @@ impl<'a> Walk<'_, 'a> {
             *mask = arc.wanted.select(batch);
         }
         if self.shape.numbering_forks[from] {
-            batch.renumber(&mut self.next);
+            batch.renumber(&mut self.next_sequence_number);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
         self.count_and_keep_routed_lanes(from, batch, any);
@@ -141,7 +141,7 @@ impl<'a> Walk<'_, 'a> {
     ) -> Option<Arrival> {
         let edge = &mut self.nodes[from].arcs[arc];
         let arrives = count_put_blocks(edge, amount, batch);
-        if edge.direct {
+        if edge.is_direct {
             return Some(Arrival { to: edge.to, branch: edge.branch, amount: arrives });
         }
         self.queue_at_arc((from, arc), amount, batch, hops);
@@ -160,7 +160,7 @@ impl<'a> Walk<'_, 'a> {
     ) {
         let edge = &mut self.nodes[from].arcs[arc];
         let waiting = |batch: &Batch<'a>| WaitingBatch { from, arc, batch: batch.duplicate() };
-        if !edge.back {
+        if !edge.is_back {
             self.waiting.push(waiting(batch));
         } else if hops >= HOPS_MAX {
             edge.dropped.too_many_hops += amount;
@@ -194,7 +194,7 @@ pub(super) fn count_put_blocks(
     batch: &mut Batch<'_>,
 ) -> Amount {
     edge.put += amount;
-    let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
+    let kind = if edge.is_back { EdgeKind::Back } else { EdgeKind::Call };
     if !must_lose_block(kind, edge.put) {
         return amount;
     }

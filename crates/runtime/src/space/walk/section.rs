@@ -28,7 +28,7 @@ impl Section {
         let mut result = [Class::YES; LANES];
         for l in lanes(all) {
             entry[l] = batch.class(l);
-            if entry[l].answered() {
+            if entry[l].is_answered() {
                 result[l] = entry[l];
             }
         }

@@ -33,10 +33,10 @@ impl Body {
         self.state = match byte {
             b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
                 let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
-                if self.left >> 60 != 0 {
+                if self.remaining >> 60 != 0 {
                     return Err(HttpFault::ChunkSize);
                 }
-                self.left = self.left << 4 | digit;
+                self.remaining = self.remaining << 4 | digit;
                 IN_SIZE_DIGITS
             }
             b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
@@ -54,7 +54,7 @@ impl Body {
     /// Returns the state of the body parser after the line with a chunk size: in the data of the
     /// chunk or, if the size is 0, at the first trailer line.
     const fn state_after_size(&self) -> u8 {
-        if self.left == 0 { AT_TRAILER_LINE } else { IN_CHUNK_DATA }
+        if self.remaining == 0 { AT_TRAILER_LINE } else { IN_CHUNK_DATA }
     }
 
     /// Returns the state after `byte` of a chunk extension, according to the strict grammar.

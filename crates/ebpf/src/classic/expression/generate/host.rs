@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
 use super::super::error::ExpressionError;
-use super::link_protocol::{ARP, ETHERTYPE_IPV6, IP, RARP};
+use super::link_protocol::{ETHERTYPE_ARP, ETHERTYPE_IP, ETHERTYPE_IPV6, ETHERTYPE_RARP};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
@@ -47,22 +47,22 @@ impl Generator<'_> {
     ) -> Generated<Condition> {
         self.reject_wlan_direction(q.direction)?;
         let Some(protocol) = q.protocol else {
-            let ip = self.test_nets_in_protocol(IP, q.direction, nets, wanted)?;
+            let ip = self.test_nets_in_protocol(ETHERTYPE_IP, q.direction, nets, wanted)?;
             if self.mpls_depth > 0 {
                 return Ok(ip);
             }
-            let arp = self.test_nets_in_protocol(ARP, q.direction, nets, wanted)?;
+            let arp = self.test_nets_in_protocol(ETHERTYPE_ARP, q.direction, nets, wanted)?;
             return Ok(ip.or(arp).or(self.test_nets_in_protocol(
-                RARP,
+                ETHERTYPE_RARP,
                 q.direction,
                 nets,
                 wanted,
             )?));
         };
         let link_protocol = match protocol {
-            Protocol::Ip => IP,
-            Protocol::Arp => ARP,
-            Protocol::Rarp => RARP,
+            Protocol::Ip => ETHERTYPE_IP,
+            Protocol::Arp => ETHERTYPE_ARP,
+            Protocol::Rarp => ETHERTYPE_RARP,
             other => return Err(self.invalid_qualifier_error(other.keyword(), thing)),
         };
         self.test_nets_in_protocol(link_protocol, q.direction, nets, wanted)
@@ -79,7 +79,7 @@ impl Generator<'_> {
         if carried == Condition::Never {
             return Ok(carried);
         }
-        let (source, target) = if link_protocol == IP { (12, 16) } else { (14, 24) };
+        let (source, target) = if link_protocol == ETHERTYPE_IP { (12, 16) } else { (14, 24) };
         let mut any = Condition::Never;
         for net in nets {
             any = any.or(self.apply_by_direction(direction, source, target, |g, at| {

@@ -14,11 +14,11 @@ use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
 /// EtherType of IPv4.
-pub(super) const IP: u32 = 0x0800;
+pub(super) const ETHERTYPE_IP: u32 = 0x0800;
 /// EtherType of ARP.
-pub(super) const ARP: u32 = 0x0806;
+pub(super) const ETHERTYPE_ARP: u32 = 0x0806;
 /// EtherType of reverse ARP.
-pub(super) const RARP: u32 = 0x8035;
+pub(super) const ETHERTYPE_RARP: u32 = 0x8035;
 /// EtherType of IPv6.
 pub(super) const ETHERTYPE_IPV6: u32 = 0x86dd;
 /// EtherType of DECnet phase IV.
@@ -28,12 +28,12 @@ const ETHERTYPE_ATALK: u32 = 0x809b;
 /// EtherType of AppleTalk ARP.
 const ETHERTYPE_AARP: u32 = 0x80f3;
 /// EtherType of Xerox NS.
-const NS: u32 = 0x0600;
+const ETHERTYPE_XNS: u32 = 0x0600;
 /// EtherType of Novell IPX.
 const ETHERTYPE_IPX: u32 = 0x8137;
 /// Maximum payload of an 802.3 frame in bytes. Larger values of the type field are EtherTypes; all
 /// other values are lengths.
-const LENGTH_MAX: u32 = 1500;
+const PAYLOAD_LENGTH_MAX: u32 = 1500;
 
 /// LLC service access point of IPv4.
 const SAP_IP: u32 = 0x06;
@@ -80,11 +80,11 @@ impl Generator<'_> {
                 self.test_llc_protocol(protocol)
             }
             L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
-                IP => self.test_ip_version(HeaderBase::Header, 4),
+                ETHERTYPE_IP => self.test_ip_version(HeaderBase::Header, 4),
                 ETHERTYPE_IPV6 => self.test_ip_version(HeaderBase::Header, 6),
                 _ => Ok(Condition::Never),
             },
-            L::IPV4 => Ok(constant_condition(protocol == IP)),
+            L::IPV4 => Ok(constant_condition(protocol == ETHERTYPE_IP)),
             L::IPV6 => Ok(constant_condition(protocol == ETHERTYPE_IPV6)),
             L::LTALK => Ok(constant_condition(protocol == ETHERTYPE_ATALK)),
             L::PPP | L::PPP_PPPD | L::PPP_SERIAL | L::PPP_ETHER | L::PPP_BSDOS => {
@@ -94,14 +94,16 @@ impl Generator<'_> {
             L::ARCNET | L::ARCNET_LINUX => self.test_byte_protocol(
                 protocol,
                 &[
-                    (IP, 212),
-                    (ARP, 213),
-                    (RARP, 214),
+                    (ETHERTYPE_IP, 212),
+                    (ETHERTYPE_ARP, 213),
+                    (ETHERTYPE_RARP, 214),
                     (ETHERTYPE_ATALK, 221),
                     (ETHERTYPE_IPV6, 0xc4),
                 ],
             ),
-            L::IPNET => self.test_byte_protocol(protocol, &[(IP, 2), (ETHERTYPE_IPV6, 26)]),
+            L::IPNET => {
+                self.test_byte_protocol(protocol, &[(ETHERTYPE_IP, 2), (ETHERTYPE_IPV6, 26)])
+            }
             L::FRELAY => self.test_frame_relay_protocol(protocol),
             L::MFR => Err(self.protocol_number_error()),
             _ if self.protocol.is_some() => {
@@ -150,7 +152,9 @@ impl Generator<'_> {
         let number = |g: &mut Self, k| g.test_equal(HeaderBase::Protocol.half(0), k);
         let has_llc = |g: &mut Self| match cooked {
             true => number(g, COOKED_LLC),
-            false => Ok(g.test_field(HeaderBase::Protocol.half(0), code::JGT, LENGTH_MAX)?.not()),
+            false => {
+                Ok(g.test_field(HeaderBase::Protocol.half(0), code::JGT, PAYLOAD_LENGTH_MAX)?.not())
+            }
         };
         match protocol {
             SAP_ISO | SAP_IP | SAP_NETBEUI => {
@@ -180,7 +184,7 @@ impl Generator<'_> {
                 let after_llc = has_llc(self)?.and(snap);
                 Ok(number(self, protocol)?.or(after_llc))
             }
-            0..=LENGTH_MAX => {
+            0..=PAYLOAD_LENGTH_MAX => {
                 self.check_maximum("LLC DSAP", protocol, 0xff)?;
                 let has_llc = has_llc(self)?;
                 let (base, dsap) =
@@ -202,7 +206,7 @@ impl Generator<'_> {
                 self.test_equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
             }
             ETHERTYPE_ATALK => self.test_snap_protocol(0x08_0007, ETHERTYPE_ATALK),
-            0..=LENGTH_MAX => {
+            0..=PAYLOAD_LENGTH_MAX => {
                 self.check_maximum("LLC DSAP", protocol, 0xff)?;
                 self.test_equal(HeaderBase::Llc.byte(0), protocol)
             }
@@ -226,11 +230,11 @@ impl Generator<'_> {
         /// PPP number of TCP/IP that Van Jacobson compression left uncompressed.
         const VJ_UNCOMPRESSED: u32 = 0x002f;
         let number = match protocol {
-            IP => 0x0021,
+            ETHERTYPE_IP => 0x0021,
             ETHERTYPE_IPV6 => 0x0057,
             ETHERTYPE_DECNET => 0x0027,
             ETHERTYPE_ATALK => 0x0029,
-            NS => 0x0025,
+            ETHERTYPE_XNS => 0x0025,
             SAP_ISO => 0x0023,
             SAP_STP => 0x0031,
             SAP_IPX => 0x002b,
@@ -240,7 +244,7 @@ impl Generator<'_> {
             }
         };
         let own = self.test_equal(HeaderBase::Protocol.half(0), number)?;
-        if self.link != L::PPP_BSDOS || protocol != IP {
+        if self.link != L::PPP_BSDOS || protocol != ETHERTYPE_IP {
             return Ok(own);
         }
         let compressed = self.test_equal(HeaderBase::Protocol.half(0), VJ_COMPRESSED)?;
@@ -250,7 +254,7 @@ impl Generator<'_> {
 
     fn test_loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         let in_order = self.link == L::LOOP;
-        match self.options.families {
+        match self.options.address_families {
             AddressFamilies::Any if in_order => self.test_address_family(protocol, false),
             AddressFamilies::Any => Ok(self
                 .test_address_family(protocol, false)?
@@ -264,10 +268,10 @@ impl Generator<'_> {
     /// Returns the condition that the first word of the loopback header is the address family of
     /// `protocol`, byte-swapped if `swapped` is true.
     fn test_address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
-        let numbers: &[u32] = match (protocol, self.options.families) {
-            (IP, AddressFamilies::Any) => &[2],
+        let numbers: &[u32] = match (protocol, self.options.address_families) {
+            (ETHERTYPE_IP, AddressFamilies::Any) => &[2],
             (ETHERTYPE_IPV6, AddressFamilies::Any) => &[30, 24, 28],
-            (IP, AddressFamilies::Exactly { inet, .. }) => &[inet],
+            (ETHERTYPE_IP, AddressFamilies::Exactly { inet, .. }) => &[inet],
             (ETHERTYPE_IPV6, AddressFamilies::Exactly { inet6, .. }) => &[inet6],
             _ => &[],
         };
@@ -281,7 +285,7 @@ impl Generator<'_> {
 
     fn test_frame_relay_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
-            IP => self.test_frame_relay_nlpid(0xcc),
+            ETHERTYPE_IP => self.test_frame_relay_nlpid(0xcc),
             ETHERTYPE_IPV6 => self.test_frame_relay_nlpid(0x8e),
             SAP_ISO => {
                 let clnp = self.test_frame_relay_nlpid(NLPID_CLNP)?;

@@ -2,7 +2,7 @@
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
-use super::link_protocol::{ETHERTYPE_IPV6, IP};
+use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
@@ -106,7 +106,7 @@ impl Generator<'_> {
                     let what = "the netmask is unknown, so `ip broadcast` is not supported";
                     return Err(self.invalid_error(what));
                 };
-                let ip = self.test_link_protocol(IP)?;
+                let ip = self.test_link_protocol(ETHERTYPE_IP)?;
                 let hosts = !netmask;
                 let zeros = self.test_masked_equal(HeaderBase::Network.word(16), 0, hosts)?;
                 let ones = self.test_masked_equal(HeaderBase::Network.word(16), hosts, hosts)?;
@@ -120,7 +120,7 @@ impl Generator<'_> {
         match protocol {
             None | Some(Protocol::Link) => self.test_link_multicast(),
             Some(Protocol::Ip) => {
-                let ip = self.test_link_protocol(IP)?;
+                let ip = self.test_link_protocol(ETHERTYPE_IP)?;
                 Ok(ip.and(self.test_masked_equal(HeaderBase::Network.byte(16), 0xe0, 0xf0)?))
             }
             Some(Protocol::Ip6) => {

@@ -55,7 +55,7 @@ pub(super) fn generate(
     let Some(layout) = link_layout(link) else {
         return Err(ExpressionError {
             span: 0..0,
-            what: format!("frames of {link} cannot be filtered"),
+            message: format!("frames of {link} cannot be filtered"),
             hint: None,
             kind: ErrorKind::Unsupported,
         });
@@ -68,7 +68,7 @@ pub(super) fn generate(
     };
     let mut generator = Generator {
         options,
-        outer: link,
+        frame_link: link,
         link,
         header,
         has_inner_link: false,
@@ -77,7 +77,7 @@ pub(super) fn generate(
             constant,
             word: moving(layout.has_varying_payload, PAYLOAD_OFFSET_WORD),
         }),
-        nl: layout.nl,
+        nl: layout.network_offset,
         network_offset_without_snap: layout.network_offset_without_snap,
         mpls_depth: 0,
         vlan_depth: 0,
@@ -111,7 +111,7 @@ impl Offset {
 struct Generator<'a> {
     options: &'a Options<'a>,
     /// Link type of the entire frame, outside of all tunnels.
-    outer: LinkType,
+    frame_link: LinkType,
     /// Link type of the header that the next test applies to, which may be inside a tunnel.
     link: LinkType,
     /// Offset of the link header that the next test applies to.
@@ -184,8 +184,8 @@ impl Generator<'_> {
             Primitive::Relation { op, left, right } => self.lower_relation(*op, left, right),
             Primitive::Broadcast(protocol) => self.test_broadcast(*protocol),
             Primitive::Multicast(protocol) => self.test_multicast(*protocol),
-            Primitive::Less(length) => Ok(test_length(code::JGT, *length).not()),
-            Primitive::Greater(length) => Ok(test_length(code::JGE, *length)),
+            Primitive::LengthAtMost(length) => Ok(test_length(code::JGT, *length).not()),
+            Primitive::LengthAtLeast(length) => Ok(test_length(code::JGE, *length)),
             Primitive::Byte { offset, op, value } => self.test_byte(*offset, *op, *value),
             Primitive::Direction { outbound } => self.test_direction(*outbound),
             Primitive::Interface(index) => self.test_interface(*index),
@@ -258,7 +258,7 @@ impl Generator<'_> {
     }
 
     fn error(&self, kind: ErrorKind, what: String) -> ExpressionError {
-        ExpressionError { span: self.span.clone(), what, hint: None, kind }
+        ExpressionError { span: self.span.clone(), message: what, hint: None, kind }
     }
 }
 

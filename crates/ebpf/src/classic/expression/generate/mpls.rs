@@ -1,19 +1,19 @@
 //! Code generation for the primitives `mpls` and `pppoe`, whose headers have a fixed length.
 
 use super::super::condition::Condition;
-use super::link_protocol::{ETHERTYPE_IPV6, IP};
+use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
 use super::{Generated, Generator, Offset};
 use crate::classic::link::LinkType as L;
 
 /// EtherType of MPLS.
-const MPLS: u32 = 0x8847;
+const ETHERTYPE_MPLS: u32 = 0x8847;
 /// PPP number of MPLS.
 const PPP_MPLS: u32 = 0x0281;
 /// EtherType of PPPoE discovery.
-const PPPOE_DISCOVERY: u32 = 0x8863;
+const ETHERTYPE_PPPOE_DISCOVERY: u32 = 0x8863;
 /// EtherType of a PPPoE session.
-const PPPOE_SESSION: u32 = 0x8864;
+const ETHERTYPE_PPPOE_SESSION: u32 = 0x8864;
 /// Maximum MPLS label, a number of 20 bits.
 const LABEL_MAX: u32 = 0xf_ffff;
 /// Length of an MPLS label stack entry in bytes.
@@ -27,8 +27,8 @@ impl Generator<'_> {
             self.test_bottom_of_stack()?.not()
         } else {
             match self.link {
-                L::C_HDLC | L::HDLC => self.test_link_protocol(MPLS)?,
-                link if link.is_ethernet() => self.test_link_protocol(MPLS)?,
+                L::C_HDLC | L::HDLC => self.test_link_protocol(ETHERTYPE_MPLS)?,
+                link if link.is_ethernet() => self.test_link_protocol(ETHERTYPE_MPLS)?,
                 L::PPP => self.test_link_protocol(PPP_MPLS)?,
                 _ => return Err(self.unsupported_on_link_error("mpls")),
             }
@@ -59,7 +59,7 @@ impl Generator<'_> {
     /// field in the first four bits identifies the header.
     pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
-            IP => 4,
+            ETHERTYPE_IP => 4,
             ETHERTYPE_IPV6 => 6,
             _ => {
                 return Err(
@@ -72,13 +72,13 @@ impl Generator<'_> {
     }
 
     pub(super) fn test_pppoe_discovery(&mut self) -> Generated<Condition> {
-        self.test_link_protocol(PPPOE_DISCOVERY)
+        self.test_link_protocol(ETHERTYPE_PPPOE_DISCOVERY)
     }
 
     /// Returns the condition that the frame belongs to a PPPoE session, with this session number if
     /// one is given. Later tests apply to the PPP frame in the session.
     pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
-        let mut condition = self.test_link_protocol(PPPOE_SESSION)?;
+        let mut condition = self.test_link_protocol(ETHERTYPE_PPPOE_SESSION)?;
         if let Some(session) = session {
             self.check_maximum("PPPoE session number", session, 0xffff)?;
             condition = condition.and(self.test_equal(HeaderBase::Network.half(2), session)?);

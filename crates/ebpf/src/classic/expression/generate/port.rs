@@ -7,7 +7,7 @@ use super::super::ast::{Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::Condition;
 use super::super::lex;
 use super::super::resolve::Transports;
-use super::link_protocol::{ETHERTYPE_IPV6, IP};
+use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
 use super::protocol::ip_protocol_number;
 use super::{Generated, Generator};
@@ -136,7 +136,7 @@ impl Generator<'_> {
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
         let over4 = base == HeaderBase::TransportIp4;
-        let ip = self.test_link_protocol(if over4 { IP } else { ETHERTYPE_IPV6 })?;
+        let ip = self.test_link_protocol(if over4 { ETHERTYPE_IP } else { ETHERTYPE_IPV6 })?;
         let carries = self.test_transport(
             if over4 { Self::test_ip_protocol } else { Self::test_ip6_next_header },
             transport,

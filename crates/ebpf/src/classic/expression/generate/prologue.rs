@@ -29,7 +29,7 @@ impl Generator<'_> {
         }
         let condition =
             if condition == Condition::Always { condition } else { condition.prepend_code(lines) };
-        if self.outer != L::PPI {
+        if self.frame_link != L::PPI {
             return condition;
         }
         let is_wlan = compare_k(vec![load_absolute(code::W, 4)], code::JEQ, 105u32.swap_bytes());
@@ -39,7 +39,7 @@ impl Generator<'_> {
     /// Emits code that computes the length of the header before the 802.11 header, such as
     /// radiotap, and stores it in X and in a scratch word.
     fn emit_header_length(&mut self, lines: &mut Code) {
-        match self.outer {
+        match self.frame_link {
             L::PRISM_HEADER => {
                 let (avs, prism, done) = (self.new_label(), self.new_label(), self.new_label());
                 let cookie = Comparison { op: code::JEQ, with: Some(0x8021_1000) };
@@ -49,7 +49,7 @@ impl Generator<'_> {
                     PseudoInsn::Branch { compare: cookie, yes: avs, no: prism },
                     PseudoInsn::Bind(avs),
                     load_absolute(code::W, 4),
-                    PseudoInsn::Goto(done),
+                    PseudoInsn::Jump(done),
                     PseudoInsn::Bind(prism),
                     load_a_constant(144),
                     PseudoInsn::Bind(done),
@@ -94,7 +94,7 @@ impl Generator<'_> {
             store_a(PAYLOAD_OFFSET_WORD),
             PseudoInsn::Bind(plain),
         ]);
-        if self.outer == L::IEEE802_11_RADIO {
+        if self.frame_link == L::IEEE802_11_RADIO {
             self.emit_wlan_padding(lines, end);
         }
         lines.push(PseudoInsn::Bind(end));
@@ -103,21 +103,21 @@ impl Generator<'_> {
     /// Emits code that rounds the payload offset up if the radiotap header declares padding.
     fn emit_wlan_padding(&mut self, lines: &mut Code, end: JumpLabel) {
         /// Radiotap presence bit of the flags field, in big-endian order.
-        const FLAGS: u32 = 0x0200_0000;
+        const FLAGS_PRESENT_BIT: u32 = 0x0200_0000;
         /// Radiotap presence bit that announces another word of presence bits, in big-endian order.
         const PRESENCE_CONTINUES_BIT: u32 = 0x0000_0080;
         /// Radiotap presence bit of the timestamp, in big-endian order.
-        const TIME: u32 = 0x0100_0000;
+        const TIMESTAMP_PRESENT_BIT: u32 = 0x0100_0000;
         /// Bit of the radiotap flags field that marks a padded 802.11 header.
         const PADDED_HEADER_FLAG: u32 = 0x20;
         let (early, padded) = (self.new_label(), self.new_label());
         lines.push(load_absolute(code::W, 4));
-        self.jump_unless_any(lines, FLAGS, end);
+        self.jump_unless_any(lines, FLAGS_PRESENT_BIT, end);
         self.jump_if(lines, code::JSET, PRESENCE_CONTINUES_BIT, end);
-        self.jump_unless_any(lines, TIME, early);
+        self.jump_unless_any(lines, TIMESTAMP_PRESENT_BIT, early);
         lines.push(load_absolute(code::B, 16));
         self.jump_if(lines, code::JSET, PADDED_HEADER_FLAG, padded);
-        lines.extend([PseudoInsn::Goto(end), PseudoInsn::Bind(early), load_absolute(code::B, 8)]);
+        lines.extend([PseudoInsn::Jump(end), PseudoInsn::Bind(early), load_absolute(code::B, 8)]);
         self.jump_unless_any(lines, PADDED_HEADER_FLAG, end);
         lines.extend([
             PseudoInsn::Bind(padded),

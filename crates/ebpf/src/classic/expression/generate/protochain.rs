@@ -10,7 +10,7 @@ use super::super::condition::{
     Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, load_a_from_word, non_branching,
     store_a,
 };
-use super::link_protocol::{ETHERTYPE_IPV6, IP};
+use super::link_protocol::{ETHERTYPE_IP, ETHERTYPE_IPV6};
 use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
 use crate::classic::insn::code;
@@ -52,7 +52,7 @@ impl Generator<'_> {
             let what = "`protochain` is not supported with variable length headers";
             return Err(self.invalid_error(what));
         }
-        let carried = self.test_link_protocol(if ip6 { ETHERTYPE_IPV6 } else { IP })?;
+        let carried = self.test_link_protocol(if ip6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IP })?;
         let mut lines = self.load_field(HeaderBase::Network.byte(if ip6 { 6 } else { 9 }))?;
         if ip6 {
             lines.push(non_branching(code::LDX | code::IMM, 40));
@@ -73,7 +73,7 @@ impl Generator<'_> {
             for option in [HOP_BY_HOP, DESTINATION_OPTIONS_HEADER, ROUTING, FRAGMENT] {
                 self.jump_if(lines, code::JEQ, option, step);
             }
-            lines.extend([PseudoInsn::Goto(other), PseudoInsn::Bind(step)]);
+            lines.extend([PseudoInsn::Jump(other), PseudoInsn::Bind(step)]);
             lines.extend([
                 non_branching(code::LD | code::IND | code::B, network),
                 store_a(PROTOCOL_NUMBER_WORD),
@@ -83,14 +83,14 @@ impl Generator<'_> {
                 alu_x(code::ADD),
                 TAX,
                 load_a_from_word(PROTOCOL_NUMBER_WORD),
-                PseudoInsn::Goto(again),
+                PseudoInsn::Jump(again),
                 PseudoInsn::Bind(other),
             ]);
         }
         let authenticated = self.new_label();
         self.jump_if(lines, code::JEQ, AUTHENTICATION_HEADER, authenticated);
         lines.extend([
-            PseudoInsn::Goto(end),
+            PseudoInsn::Jump(end),
             PseudoInsn::Bind(authenticated),
             non_branching(code::LD | code::IND | code::B, network),
             store_a(PROTOCOL_NUMBER_WORD),
@@ -102,7 +102,7 @@ impl Generator<'_> {
             alu_k(code::MUL, 4),
             TAX,
             load_a_from_word(PROTOCOL_NUMBER_WORD),
-            PseudoInsn::Goto(again),
+            PseudoInsn::Jump(again),
             PseudoInsn::Bind(end),
         ]);
     }

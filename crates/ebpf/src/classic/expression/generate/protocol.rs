@@ -53,10 +53,10 @@ pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
 /// Returns the EtherType or service access point of a protocol, or `None` if it has neither.
 fn link_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
-        Protocol::Ip => link::IP,
+        Protocol::Ip => link::ETHERTYPE_IP,
         Protocol::Ip6 => link::ETHERTYPE_IPV6,
-        Protocol::Arp => link::ARP,
-        Protocol::Rarp => link::RARP,
+        Protocol::Arp => link::ETHERTYPE_ARP,
+        Protocol::Rarp => link::ETHERTYPE_RARP,
         Protocol::Atalk => 0x809b,
         Protocol::Aarp => 0x80f3,
         Protocol::Lat => 0x6004,
@@ -145,7 +145,7 @@ impl Generator<'_> {
             Some(Protocol::Link) => self.test_link_protocol(number),
             Some(Protocol::Ip) => {
                 self.check_maximum("protocol number", number, 0xff)?;
-                let ip = self.test_link_protocol(link::IP)?;
+                let ip = self.test_link_protocol(link::ETHERTYPE_IP)?;
                 Ok(ip.and(self.test_ip_protocol(number)?))
             }
             Some(Protocol::Ip6) => {

@@ -91,7 +91,7 @@ impl Generator<'_> {
             PseudoInsn::Branch { compare, yes: in_metadata, no: inline },
             PseudoInsn::Bind(in_metadata),
             non_branching(code::LD | code::H | code::ABS, TAG_OFFSET),
-            PseudoInsn::Goto(read),
+            PseudoInsn::Jump(read),
             PseudoInsn::Bind(inline),
         ];
         lines.extend(self.load_field(HeaderBase::Network.half(0))?);

@@ -378,7 +378,7 @@ impl<'a> Parser<'a> {
 }
 
 fn invalid_text_error(span: Span, what: String, hint: Option<String>) -> ExpressionError {
-    ExpressionError { span, what, hint, kind: ErrorKind::Invalid }
+    ExpressionError { span, message: what, hint, kind: ErrorKind::Invalid }
 }
 
 /// Returns the qualifier of a keyword pair such as `src or dst`, or `None` for other keywords.

@@ -177,8 +177,8 @@ impl Parser<'_> {
         let start = self.at;
         self.at += 1;
         let primitive = match word {
-            Keyword::Less => Primitive::Less(self.parse_number("a length")?),
-            Keyword::Greater => Primitive::Greater(self.parse_number("a length")?),
+            Keyword::Less => Primitive::LengthAtMost(self.parse_number("a length")?),
+            Keyword::Greater => Primitive::LengthAtLeast(self.parse_number("a length")?),
             Keyword::Byte => self.parse_byte_test()?,
             Keyword::Inbound => Primitive::Direction { outbound: false },
             Keyword::Outbound => Primitive::Direction { outbound: true },
@@ -186,7 +186,7 @@ impl Parser<'_> {
                 Primitive::Interface(self.parse_number("the number of an interface")?)
             }
             Keyword::Llc => Primitive::Llc(self.parse_llc()?),
-            Keyword::Foreign => return Err(self.unsupported_keyword_error(start)),
+            Keyword::Unsupported => return Err(self.unsupported_keyword_error(start)),
             Keyword::Encapsulation(found @ Encapsulation::PppoeDiscovery) => {
                 Primitive::Encapsulation(found, None)
             }
@@ -216,7 +216,7 @@ impl Parser<'_> {
     }
 
     fn parse_llc(&mut self) -> ParseResult<LlcFrameType> {
-        if self.peek() == Token::Word(Keyword::Foreign)
+        if self.peek() == Token::Word(Keyword::Unsupported)
             && self.text[self.current_span()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
@@ -273,7 +273,7 @@ impl Parser<'_> {
     fn unsupported_keyword_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is supported by libpcap only", &self.text[span.clone()]);
-        ExpressionError { span, what, hint: None, kind: ErrorKind::Unsupported }
+        ExpressionError { span, message: what, hint: None, kind: ErrorKind::Unsupported }
     }
 }
 

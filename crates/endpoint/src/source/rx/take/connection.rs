@@ -29,7 +29,7 @@ pub fn check_ssh_connection_unmatched(arguments: &Arguments) -> Result<(), Failu
     let why = format!(
         "the expression matches your own connection from {peer}: you would be disconnected"
     );
-    Err(Failure::new("take from", interface, why).hint(
+    Err(Failure::new("take from", interface, why).with_hint(
         "exclude it (`… and not port 22`), or write `--force` before the request; `rx` without \
          `take` only observes",
     ))

@@ -16,7 +16,7 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::PacketSocket;
 use sys::poll::PollSet;
-use sys::steps::{RollbackLog, StepResource};
+use sys::rollback::{RollbackLog, StepResource};
 use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
 use wire::link::LinkType;
 
@@ -254,7 +254,7 @@ fn open_queue_receivers(
 ) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
     let first = |fragments| {
         let bytes = parameters.ring.map(|bytes| bytes / 4096);
-        let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
+        let memory = sys::machine::Machine::detect().memory_bytes.unwrap_or(u64::MAX) / 64 / 4096;
         let queues = u64::from(receive_queue_count(parameters.interface));
         let wanted =
             (queues * FRAMES_PER_QUEUE_DEFAULT).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
@@ -318,7 +318,7 @@ fn lend_buffers(frames: &Frames, queues: &mut [XdpReceiver]) -> sys::Result<()> 
 
 fn open_promiscuous_socket(index: u32) -> sys::Result<PacketSocket> {
     let socket = PacketSocket::open()?;
-    socket.promiscuous(index)?;
+    socket.make_promiscuous(index)?;
     Ok(socket)
 }
 
@@ -331,7 +331,7 @@ fn check_interface_redirectable(
     if link != LinkType::ETHERNET {
         let why = "its frames have no Ethernet header, which XDP requires";
         let hint = "`rx` without `take` watches it";
-        return Err(Failure::new(CALL_TAKE, name, why).hint(hint));
+        return Err(Failure::new(CALL_TAKE, name, why).with_hint(hint));
     }
     if found.xdp.is_some() {
         return Err(already_attached_failure(name, found));
@@ -354,7 +354,7 @@ fn check_interface_not_protected(interface: &str, ours: bool) -> Result<(), Fail
     } else {
         return Ok(());
     };
-    Err(Failure::new(CALL_TAKE, interface, why).hint(
+    Err(Failure::new(CALL_TAKE, interface, why).with_hint(
         "`--force` before the request takes it nevertheless; `rx` without `take` only \
                observes",
     ))
@@ -370,7 +370,7 @@ fn already_attached_failure(name: &str, found: &Interface) -> Failure {
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());
     let who = named.map_or_else(String::new, |(_, name)| format!(" `{name}`"));
     let why = format!("the XDP program{who} (number {number}) is already attached there");
-    Failure::new(CALL_TAKE, name, why).hint(
+    Failure::new(CALL_TAKE, name, why).with_hint(
         "end the program that put it there, or `ip link set dev … xdp off`; `rx` without `take` \
          watches beside it",
     )
@@ -391,8 +391,9 @@ fn system_failure(name: &str, error: &sys::Error) -> Failure {
         Failure::new(CALL_TAKE, name, format!("{what}: {why}")).with_errno(Some(error.errno))
     };
     match (error.call, error.errno) {
-        ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP")
-            .hint("taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches"),
+        ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP").with_hint(
+            "taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches",
+        ),
         ("socket", EPERM | EACCES) => {
             let failure = refusal("the kernel refuses an AF_XDP socket");
             Failure { missing_capability: Some(Capabilities::NET_RAW), ..failure }
@@ -402,9 +403,9 @@ fn system_failure(name: &str, error: &sys::Error) -> Failure {
             ..refusal("the kernel refuses the program")
         },
         (_, ENOBUFS) => refusal("the memory cannot be locked")
-            .hint("raise the limit of locked memory (`ulimit -l`), or grant CAP_IPC_LOCK"),
+            .with_hint("raise the limit of locked memory (`ulimit -l`), or grant CAP_IPC_LOCK"),
         ("bind", EBUSY) => refusal("another AF_XDP socket uses its queue")
-            .hint("end the program that already takes frames from it"),
+            .with_hint("end the program that already takes frames from it"),
         _ => refusal(&format!("{} on {}", error.call, error.target)),
     }
 }

@@ -40,11 +40,11 @@ pub const EXIT_NUMBER_SIZE: usize = 2;
 /// Size in bytes of the last part of the metadata before a frame. This part follows the exit
 /// numbers, and is aligned to 8 bytes.
 pub const METADATA_TAIL_SIZE: usize = 24;
-const METADATA_SIZE_MAX: usize = front_size(METADATA_SLOTS_MAX);
+const METADATA_SIZE_MAX: usize = metadata_size(METADATA_SLOTS_MAX);
 
 /// Returns the size in bytes of the metadata that an XDP program writes before a frame. `slots` is
 /// the number of slots in the metadata.
-const fn front_size(slots: usize) -> usize {
+const fn metadata_size(slots: usize) -> usize {
     metadata_tail_offset(slots) + METADATA_TAIL_SIZE
 }
 
@@ -64,7 +64,7 @@ pub(super) struct FrameMetadata {
 }
 
 /// The class and the view that a frame has on one exit of an XDP program.
-struct View {
+struct ExitView {
     class: Class,
     from: u32,
     /// Number of bytes at the end of the frame that are not in the view.
@@ -77,7 +77,7 @@ impl FrameMetadata {
     /// `bytes` is too short.
     pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
         let mut front = Self { bytes: [0; METADATA_SIZE_MAX], slots };
-        let length = front_size(slots);
+        let length = metadata_size(slots);
         front.bytes.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
         let stamp = front.bytes.get_mut(length - Stamp::BYTES..length)?;
         let stamp = stamp.first_chunk_mut().map(Stamp::take)?;
@@ -86,7 +86,7 @@ impl FrameMetadata {
 
     /// Yields the exits of the frame, that is, the edges on which it leaves the XDP program. Each
     /// exit comes with the frame's class and view on it.
-    fn exits_with_views(&self) -> impl Iterator<Item = (usize, View)> {
+    fn exits_with_views(&self) -> impl Iterator<Item = (usize, ExitView)> {
         let metadata_tail_offset = self
             .bytes
             .get(metadata_tail_offset(self.slots)..)
@@ -101,10 +101,10 @@ impl FrameMetadata {
         })
     }
 
-    fn view_at(&self, place: usize) -> View {
+    fn view_at(&self, place: usize) -> ExitView {
         let at = place * SLOT_SIZE;
         let class = u32::from(self.read_u16(at)) | u32::from(self.read_u16(at + 2)) << 16;
-        View {
+        ExitView {
             class: Class(class),
             from: self.read_u16(at + 4).into(),
             bytes_after: self.read_u16(at + 6).into(),
@@ -145,8 +145,8 @@ impl Exits {
     }
 
     /// Returns the size in bytes of the metadata that the XDP program writes before a frame.
-    pub(super) const fn front_size(&self) -> usize {
-        front_size(self.slots)
+    pub(super) const fn metadata_size(&self) -> usize {
+        metadata_size(self.slots)
     }
 
     /// Decodes the metadata that the XDP program has written before a frame. Returns it with the
@@ -176,7 +176,7 @@ impl Exits {
         (origin, time): (u16, Time),
     ) {
         let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
-        for (exit, View { class, from, bytes_after: after }) in front.exits_with_views() {
+        for (exit, ExitView { class, from, bytes_after: after }) in front.exits_with_views() {
             let from = from.min(place.length());
             let length = place.length() - from;
             let length = length.saturating_sub(after);
@@ -208,7 +208,7 @@ impl Exits {
                 find_pool(pools, next.entry.pointer.dbuf()).unpin(pin);
             }
             if let Some(counts) = self.counts.get_mut(first) {
-                counts.taken.add(next.entry.pointer.length());
+                counts.taken.add_block(next.entry.pointer.length());
             }
             into.push(next.entry);
         }
@@ -283,7 +283,7 @@ mod tests {
         bytes.extend(99_u64.to_ne_bytes());
         let mut exits =
             Exits::new(vec![FirstHeader::Link, FirstHeader::Bytes, FirstHeader::Packet], 2);
-        assert_eq!(exits.front_size(), bytes.len());
+        assert_eq!(exits.metadata_size(), bytes.len());
         assert!(exits.read(&bytes[1..]).is_none(), "too short");
         let (front, stamp) = exits.read(&bytes).unwrap();
         assert_eq!((stamp.time, stamp.tag.map(|tag| tag.control)), (Some(99), Some(7)));

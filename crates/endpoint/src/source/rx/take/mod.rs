@@ -102,12 +102,12 @@ impl TakeSource {
                 "all interfaces",
                 "frames are taken from one interface at a time",
             )
-            .hint(hint));
+            .with_hint(hint));
         };
         if arguments.flag("both") {
             let why = "frames that the host sends cannot be taken";
             let hint = "leave `both=yes` or `take` out";
-            return Err(Failure::new("take from", interface, why).hint(hint));
+            return Err(Failure::new("take from", interface, why).with_hint(hint));
         }
         let device = TakeDevice::open(&TakeParameters {
             interface,
@@ -116,7 +116,7 @@ impl TakeSource {
             promiscuous: arguments.flag("promisc"),
             force: opening.force,
             loader,
-            steps: opening.steps,
+            steps: opening.rollback_log,
         })?;
         let room = device.frames.count() / device.queues.len().max(1);
         Ok(Self {
@@ -152,14 +152,14 @@ impl Source for TakeSource {
             self.exits.iter_mut().for_each(Exits::sort_by_time);
         }
         if let Some(exits) = &mut self.exits {
-            let pools = [intake.pool, intake.general.unwrap_or(intake.pool)];
+            let pools = [intake.pool, intake.own_pool.unwrap_or(intake.pool)];
             exits.take_queued_blocks(intake.room(), pools, &mut self.entries);
             intake.arc = Some(exits.edge);
         }
         let put = intake.append_block_entries(self.entries.iter().copied());
         debug_assert_eq!(put, self.entries.len(), "at most as many entries as there is room for");
         for entry in self.entries.iter().take(put) {
-            self.emitted.add(entry.pointer.length());
+            self.emitted.add_block(entry.pointer.length());
         }
         self.pause.count_received_frames(put);
         if put > 0 { Ok(SourceStatus::Blocks) } else { self.status_without_frames(intake) }
@@ -295,7 +295,7 @@ impl TakeSource {
                             self.broken_packet_failure("a frame lacks the header of its program")
                         );
                     };
-                    at += exits.front_size();
+                    at += exits.metadata_size();
                     self.reassembly.front = Some(front);
                     stamp
                 }
@@ -303,7 +303,7 @@ impl TakeSource {
             self.reassembly.time = clock.time_of_day(stamp.time);
             at -= reinsert_vlan_tag(stamp.tag, at, &mut draft);
         }
-        if first && !piece.continues {
+        if first && !piece.is_continued {
             let head = [draft.get(at).copied().unwrap_or_default()];
             let place = draft.commit(end).within(to_page_offset(at), to_page_offset(end - at));
             self.add_frame((intake.pool.id(), place), &head);
@@ -311,7 +311,7 @@ impl TakeSource {
         }
         self.reassembly.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
         drop(draft);
-        if !piece.continues {
+        if !piece.is_continued {
             self.reassembly.is_complete = true;
             self.emit_reassembled_packet(intake);
         }
@@ -324,7 +324,7 @@ impl TakeSource {
         if !self.reassembly.is_complete || intake.room() <= self.pending_block_count() {
             return;
         }
-        let pool = intake.general.unwrap_or(intake.pool);
+        let pool = intake.own_pool.unwrap_or(intake.pool);
         let bytes = &self.reassembly.bytes;
         if bytes.len() > pool.block_max() {
             self.too_long += 1;
@@ -408,16 +408,16 @@ impl TakeSource {
             // Unreadable frames are not counted. The ledger then does not balance, which reveals
             // their loss.
             let _ = queue.receive(&mut self.pieces, usize::MAX);
-            packets += self.pieces.iter().filter(|piece| !piece.continues).count() as u64;
+            packets += self.pieces.iter().filter(|piece| !piece.is_continued).count() as u64;
             let Some(exits) = &mut self.exits else { continue };
             let mut begins = true;
             for piece in &self.pieces {
-                let mut bytes = vec![0; exits.front_size()];
+                let mut bytes = vec![0; exits.metadata_size()];
                 if begins && self.device.frames.copy(piece.address, &mut bytes) {
                     let read = exits.read(&bytes);
                     read.iter().for_each(|(front, _)| exits.count_unread(front));
                 }
-                begins = !piece.continues;
+                begins = !piece.is_continued;
             }
         }
         packets

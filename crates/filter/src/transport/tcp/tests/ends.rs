@@ -27,7 +27,7 @@ fn closed_connection_frames(segments: impl IntoIterator<Item = Frame>, end: u32)
 
 /// Asserts that no stream ended as broken, and that no gaps and no missing bytes were counted.
 fn assert_complete(found: &Outcome) {
-    assert!(found.blocks.iter().all(|block| !block.flags.has(abi::BlockFlags::BROKEN)));
+    assert!(found.blocks.iter().all(|block| !block.flags.contains(abi::BlockFlags::BROKEN)));
     assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (0, 0));
 }
 

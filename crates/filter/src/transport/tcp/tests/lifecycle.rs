@@ -241,7 +241,7 @@ fn connection_after_clock_was_set_back_is_not_idle() {
 }
 
 fn end_times(found: &Outcome) -> Vec<u64> {
-    let ends = found.blocks.iter().filter(|block| block.flags.has(abi::BlockFlags::END));
+    let ends = found.blocks.iter().filter(|block| block.flags.contains(abi::BlockFlags::END));
     ends.map(|block| block.time).collect()
 }
 

@@ -168,7 +168,7 @@ fn captured_frames(
     sent: &[SentSegment],
 ) -> Vec<Frame> {
     let starts = [0, 1].map(|_| match random.one_in(2) {
-        true => random.next() as u32,
+        true => random.next_u64() as u32,
         false => (random.below(4000) as u32).wrapping_neg(),
     });
     let mut got: [Vec<bool>; 2] = [0, 1].map(|side: usize| vec![false; sides[side].len()]);

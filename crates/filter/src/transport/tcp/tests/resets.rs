@@ -72,7 +72,7 @@ fn ignored_reset_is_withdrawn() {
             (1, 1)
         );
         assert_eq!(found.counts.dropped.iter().map(|amount| amount.blocks).sum::<u64>(), 0);
-        let broken = |block: &EmittedBlock| block.flags.has(abi::BlockFlags::BROKEN);
+        let broken = |block: &EmittedBlock| block.flags.contains(abi::BlockFlags::BROKEN);
         assert!(!found.blocks.iter().any(broken), "both sides ended by a FIN");
     }
 }
@@ -86,7 +86,8 @@ fn data_after_an_accepted_reset_is_another_session() {
             (found.counter_value("resets taken back"), found.counter_value("new sessions")),
             (1, 2)
         );
-        let broken = found.blocks.iter().filter(|block| block.flags.has(abi::BlockFlags::END_MASK));
+        let broken =
+            found.blocks.iter().filter(|block| block.flags.contains(abi::BlockFlags::END_MASK));
         assert_eq!(broken.map(|block| block.session).collect::<Vec<_>>(), [1, 1]);
     }
 }
@@ -110,7 +111,7 @@ fn reset_is_accepted_after_silence() {
         (found.counter_value("resets taken back"), found.counter_value("duplicates")),
         (0, 1)
     );
-    assert!(found.blocks.iter().any(|block| block.flags.has(abi::BlockFlags::END_MASK)));
+    assert!(found.blocks.iter().any(|block| block.flags.contains(abi::BlockFlags::END_MASK)));
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl EmittedBlock {
         if hole {
             assert!(block.frame.is_empty() && block.marks == Marks::bare(block.length()));
         } else {
-            let answered = block.pointer.class.answered();
+            let answered = block.pointer.class.is_answered();
             assert!(
                 block.has_all_bytes() && (block.length() > 0 || !answered),
                 "a block without bytes: {block:?}"
@@ -115,7 +115,7 @@ impl Outcome {
         let mut line = String::new();
         let mut last = None;
         for block in &self.blocks {
-            let way = (block.session, block.flags.has(BlockFlags::BACKWARD));
+            let way = (block.session, block.flags.contains(BlockFlags::BACKWARD));
             if last.replace(way) != Some(way) {
                 let space = if line.is_empty() { "" } else { " " };
                 let number =
@@ -134,10 +134,11 @@ impl Outcome {
     pub(super) fn streams(&self) -> BTreeMap<(u32, bool), StreamOutput> {
         let mut streams: BTreeMap<(u32, bool), StreamOutput> = BTreeMap::new();
         for block in &self.blocks {
-            let stream =
-                streams.entry((block.session, block.flags.has(BlockFlags::BACKWARD))).or_default();
+            let stream = streams
+                .entry((block.session, block.flags.contains(BlockFlags::BACKWARD)))
+                .or_default();
             assert!(!stream.ended, "something follows the end");
-            assert!(stream.blocks == 0 || !block.flags.has(BlockFlags::FIRST), "first again");
+            assert!(stream.blocks == 0 || !block.flags.contains(BlockFlags::FIRST), "first again");
             let from = stream.bytes.len();
             match block.hole {
                 true => stream.bytes.resize(from + block.length as usize, 0),
@@ -147,8 +148,8 @@ impl Outcome {
                 stream.holes.push((from, block.length as usize));
             }
             stream.blocks += 1;
-            stream.first |= block.flags.has(BlockFlags::FIRST);
-            stream.ended |= block.flags.has(BlockFlags::END);
+            stream.first |= block.flags.contains(BlockFlags::FIRST);
+            stream.ended |= block.flags.contains(BlockFlags::END);
         }
         streams
     }
@@ -179,8 +180,8 @@ pub(super) struct StreamOutput {
 
 impl EmittedBlock {
     fn text(&self) -> String {
-        let first = if self.flags.has(BlockFlags::FIRST) { "^" } else { "" };
-        let end = if self.flags.has(BlockFlags::END) { "$" } else { "" };
+        let first = if self.flags.contains(BlockFlags::FIRST) { "^" } else { "" };
+        let end = if self.flags.contains(BlockFlags::END) { "$" } else { "" };
         let bytes = match (self.hole, self.length) {
             (true, 0) => String::new(),
             (true, length) => format!("*{length}"),
