@@ -382,8 +382,9 @@ impl CaptureSamples {
         all
     }
 
-    /// Returns the rows of goal G15 that compare a candidate with a reference. `samples` contains
-    /// the samples of the reference, and then those of the candidate.
+    /// Returns the rows that compare a candidate with a reference (row G15 of
+    /// docs/book/capabilities.md). `samples` contains the samples of the reference, and then those
+    /// of the candidate.
     fn comparison_goal_rows(
         &self,
         row: &str,

@@ -14,7 +14,7 @@ use testkit::net::{Namespace, SERVER, wait_until};
 /// UDP port on which all measured servers listen.
 pub(super) const PORT: u16 = 5400;
 
-/// The launch of a server: as usual, or under `streamline exec`.
+/// A way to start a server: directly, or under `streamline exec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UdpLaunch {
     /// The server runs without `streamline exec`, and receives from its socket.

@@ -90,8 +90,8 @@ impl Translation {
     }
 }
 
-/// Returns an error with the equivalent request if a stage with an error matches a table; otherwise
-/// returns `None`.
+/// Returns an error that proposes an equivalent request, if a stage of the text is written for
+/// tcpdump, grep or a shell and the tables of this module contain it; otherwise returns `None`.
 pub(crate) fn translation_diagnostic(
     text: &str,
     mistakes: &[Diagnostic],

@@ -60,8 +60,9 @@ impl LateEvent {
     }
 }
 
-/// Expects two reads through `call` to return a block that the writer publishes during the first
-/// read, and then the end of the stream that follows from `exit`.
+/// Reads twice through `call`. Expects the first read to return a block that the writer publishes
+/// during this read, and the second to return the end of the stream that the writer's `exit`
+/// causes.
 fn check_late_block<I>(
     what: &str,
     exit: WriterExit,

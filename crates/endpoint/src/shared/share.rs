@@ -264,8 +264,8 @@ impl Drop for ShareSink {
 struct WatchedName {
     host: Arc<Host>,
     address: Address,
-    /// Event that is notified when the number of the ring's readers changes. It wakes the thread
-    /// that watches the name.
+    /// Event that is notified when the number of the ring's readers changes, and that wakes the
+    /// thread that watches this name.
     readers_changed: Arc<EventFd>,
 }
 

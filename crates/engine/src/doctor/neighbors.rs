@@ -88,8 +88,8 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
     asked.map_err(Refusal::from_error)
 }
 
-/// A listing of neighbors in progress. A neighbor that is a socket is paired with the inode number
-/// of the socket; a program or filter is paired with `None`.
+/// The neighbors found so far, which are programs, filters and sockets of others at an interface.
+/// A socket is paired with its inode number, any other neighbor with `None`.
 #[derive(Default)]
 struct NeighborListing {
     found: Vec<(Neighbor, Option<u64>)>,

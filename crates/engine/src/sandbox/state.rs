@@ -2,15 +2,15 @@
 //! carry blocks.
 //!
 //! ```text
-//! path ─► blocks … SAVE ─────────────────────►     path ─► SESSION (HELD block)* … KNOWN ─►
-//! path ◄─ blocks … SESSION (HELD block)* … KNOWN   path ◄─ RESTORED
+//! path ─► blocks … SAVE ───────────────────►       path ─► SESSION (HELD block)* … END ─►
+//! path ◄─ blocks … SESSION (HELD block)* … END     path ◄─ RESTORED
 //! ```
 //!
-//! The request marks a point in the stream between two blocks. The saved state is the state at this
-//! point: the process has processed all earlier blocks, and their output precedes the state. No
-//! further socket or system call is needed, and the progress deadlines for blocks also apply to
-//! these messages. A flag that no block may have marks these messages.
-//! docs/book/decisions/0041-untrusted-state.md
+//! The words are variants of [`StateRecord`]. SAVE marks a point in the stream between two blocks.
+//! The saved state is the state at this point: the process has processed all earlier blocks, and
+//! their output precedes the state. No further socket or system call is needed, and the progress
+//! deadlines for blocks also apply to these messages. These messages have a flag that no block may
+//! have. docs/book/decisions/0041-untrusted-state.md
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 

@@ -167,8 +167,8 @@ pub struct Analysis {
     /// `None` for sources without such a check, and for filters, which report such a mistake when
     /// they are created.
     pub argument_error: Option<ArgumentCheck>,
-    /// Returns a warning that `check`, `explain` and the start of a run print, or `None` if there
-    /// is none.
+    /// Function that returns a warning about the arguments, which `check`, `explain` and the start
+    /// of a run print. `None` for a filter without such warnings.
     pub warning: Option<ArgumentCheck>,
     /// Returns a remark that `explain` prints, or `None` if there is nothing to remark.
     pub remark: Option<fn(&Arguments) -> Option<String>>,

@@ -113,7 +113,7 @@ impl HoldTable {
         self.len() == 0
     }
 
-    /// Returns the total number of bytes in view of the held blocks.
+    /// Returns the sum of the lengths in bytes of the held blocks' views.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes

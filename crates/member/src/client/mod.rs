@@ -324,7 +324,7 @@ impl Client {
 /// The replies of a queried path that has not sent all of its replies yet.
 struct PendingReplies {
     to: PathClient,
-    /// True if the connection to the path was already open before the query.
+    /// True if the query uses a connection that was open and idle; false if it opened one.
     was_idle: bool,
     replies: Vec<Reply>,
 }

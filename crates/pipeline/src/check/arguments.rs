@@ -20,8 +20,9 @@ pub(crate) struct ArgumentTexts<'a> {
 }
 
 /// Parses the arguments of the filter term `node` according to the parameters of `entry`, and adds
-/// the defaults. `none` is an empty set of arguments that contains what parsing needs, such as the
-/// expression compiler. Omits invalid arguments, and appends their errors to `mistakes`.
+/// the defaults. The result is a copy of `none`, which has no arguments but the services that
+/// parsing needs, such as the expression compiler, with the parsed arguments added. Omits invalid
+/// arguments, and appends their errors to `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,

@@ -123,8 +123,9 @@ impl Space {
         Ok(())
     }
 
-    /// Adds saved sessions to a filter, without counting their held blocks. If a session cannot be
-    /// added, its held blocks are released, and the sessions added before it stay.
+    /// Adds saved sessions to a filter. The ledger does not count their held blocks again. If a
+    /// session cannot be added, its held blocks are released, and the sessions added before it
+    /// stay.
     pub(super) fn load_sessions(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };

@@ -170,7 +170,7 @@ impl<'r> Writer<'r> {
     }
 }
 
-/// A view of the bytes of a record.
+/// A reader of the fields of a message's description, over its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'b> {
     kind: RecordKind,

@@ -302,7 +302,7 @@ impl RewriteFields {
     }
 }
 
-/// The checksum of a header, which changes together with the fields that it covers.
+/// An update of the checksum in a header, for changes to the fields that the checksum covers.
 #[derive(Clone, Copy, Debug)]
 struct ChecksumUpdate {
     at: usize,

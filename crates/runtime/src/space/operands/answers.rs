@@ -235,8 +235,8 @@ impl OperandSection {
         true
     }
 
-    /// Stores the event that an inner section's program has dropped a block. The enclosing program
-    /// processes the event later.
+    /// Records that the program of an inner section has dropped a block. The program of the
+    /// enclosing section processes the record later.
     fn report_dropped_block(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
