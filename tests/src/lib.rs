@@ -4,7 +4,7 @@
 //! A statistics filter gets rich pointers:
 //!
 //! ```
-//! fn record(tags: filter::Tags<'_>) -> u32 {
+//! fn record(tags: filter::MetadataView<'_>) -> u32 {
 //!     tags.pointers[0].length()
 //! }
 //! ```
@@ -12,13 +12,13 @@
 //! and no bytes, by type:
 //!
 //! ```compile_fail,E0609
-//! fn record(tags: filter::Tags<'_>) -> u8 {
+//! fn record(tags: filter::MetadataView<'_>) -> u8 {
 //!     tags.frames[0][0]
 //! }
 //! ```
 //!
 //! ```compile_fail,E0599
-//! fn record(tags: filter::Tags<'_>) -> u8 {
+//! fn record(tags: filter::MetadataView<'_>) -> u8 {
 //!     tags.pointers[0].bytes()[0]
 //! }
 //! ```

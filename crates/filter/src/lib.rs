@@ -15,7 +15,7 @@
 //! # use filter::prelude::*;
 //! # struct Lengths(u64);
 //! impl Statistics for Lengths {
-//!     fn record(&mut self, tags: Tags<'_>, _: Time) {
+//!     fn record(&mut self, tags: MetadataView<'_>, _: Time) {
 //!         self.0 += tags.blocks().map(|(pointer, _)| u64::from(pointer.length())).sum::<u64>();
 //!     }
 //! }
@@ -24,7 +24,7 @@
 //! # use filter::prelude::*;
 //! # struct Lengths(u64);
 //! impl Statistics for Lengths {
-//!     fn record(&mut self, tags: Tags<'_>, _: Time) {
+//!     fn record(&mut self, tags: MetadataView<'_>, _: Time) {
 //!         self.0 += tags.blocks().map(|(pointer, _)| pointer.bytes().len() as u64).sum::<u64>();
 //!     }
 //! }

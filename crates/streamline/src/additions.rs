@@ -71,7 +71,7 @@ impl RegistryAdditions {
     ///
     /// let own = streamline::RegistryAdditions::default()
     ///     .with_classifier("long", |block| Some(block.length() / 1000));
-    /// let options = streamline::Options { own, ..streamline::Options::alone() };
+    /// let options = streamline::Options { own, ..streamline::Options::without_daemon() };
     /// let request = format!("replay {capture} | long |1 count");
     /// let results = streamline::open(&request, options)?.wait()?;
     /// assert!(results.report().pipeline_end_reports(Form::Text).contains("blocks"));
@@ -115,7 +115,7 @@ impl RegistryAdditions {
     ///     sum.fetch_add(u64::from(block.length()), Ordering::Relaxed);
     ///     Ok(())
     /// });
-    /// let options = streamline::Options { own, ..streamline::Options::alone() };
+    /// let options = streamline::Options { own, ..streamline::Options::without_daemon() };
     /// streamline::open(&format!("replay {capture} | udp | sum"), options)?.wait()?;
     /// assert!(bytes.load(Ordering::Relaxed) > 0);
     /// # Ok(())
@@ -147,7 +147,7 @@ impl RegistryAdditions {
     ///
     /// let mut own = streamline::RegistryAdditions::default();
     /// let (log, path) = own.pipe_from_sink()?;
-    /// let options = streamline::Options { own, ..streamline::Options::alone() };
+    /// let options = streamline::Options { own, ..streamline::Options::without_daemon() };
     /// let request = format!("replay {capture} | tcp | http |exchange weblog {path}");
     /// let running = streamline::open(&request, options)?;
     /// assert!(BufReader::new(log).lines().count() > 0);

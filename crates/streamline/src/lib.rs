@@ -5,7 +5,7 @@
 //! # fn main() -> Result<(), streamline::OpenError> {
 //! # let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
 //! let request = format!("replay {capture} | tcp | http |get count");
-//! let running = streamline::open(&request, streamline::Options::alone())?;
+//! let running = streamline::open(&request, streamline::Options::without_daemon())?;
 //! let results = running.wait()?;
 //! println!("{}", results.report().summary_sentence());
 //! # assert_eq!(results.report().lost_blocks(), 0);

@@ -40,7 +40,7 @@
 //!     let twin = ETH.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
 //!     s.emit_twin(FilterSpan::new(ETH.name, 0, 3), twin, &Args, on, out)
 //! })?;
-//! assert_eq!(program.reach, 14);
+//! assert_eq!(program.read_end, 14);
 //! # Ok::<(), UnfitReason>(())
 //! ```
 //!
