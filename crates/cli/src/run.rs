@@ -184,6 +184,7 @@ pub(crate) fn run_built_request(
         time_limit_ns: arguments.time,
         watch,
         alarm,
+        ..StopConditions::default()
     };
     let monitor = Monitor::start(&ready, arguments)?;
     let finished = ready.run(until);

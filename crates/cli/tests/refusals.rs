@@ -7,8 +7,9 @@ mod common;
 
 use common::{CommandResult, Folder};
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use testkit::need;
 
 const REPLAY_WEB: &str = "replay examples/web.pcap";
@@ -77,18 +78,26 @@ fn full_device_is_reported_by_every_sink() {
 }
 
 #[test]
-fn failure_at_the_end_of_a_pipeline_stops_the_others() {
+fn failure_of_a_pipeline_is_reported_while_others_continue() {
     let folder = Folder::new();
     for (end, message) in [
         ("pcap /dev/full", "cannot write /dev/full: no space left"),
         ("exec \"cat >/dev/null; exit 7\"", "ended with status 7"),
     ] {
-        // The first pipeline has no end of its own.
-        let line =
-            format!("timeout 60 streamline run -q 'generate | discard ; {REPLAY_WEB} | {end}'");
-        let ran = CommandResult::from(folder.shell(&line).output().unwrap());
-        assert_eq!(ran.status, Some(1), "{end}: {}", ran.err);
-        assert!(ran.err.contains(message), "{}", ran.err);
+        // The first pipeline continues until the request is stopped.
+        let line = format!("exec \"exec sleep 1000\" | discard ; {REPLAY_WEB} | {end}");
+        let mut command = folder.streamline(&["run", "-q", &line]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        assert!(first.starts_with("warning: ") && first.contains(message), "{first}");
+        assert!(first.ends_with("this pipeline has ended, and the others continue"), "{first}");
+        assert_eq!(child.try_wait().unwrap(), None);
+        let process = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &process]).status().unwrap().success());
+        let rest: Vec<String> = lines.map(Result::unwrap).collect();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{rest:?}");
+        assert!(rest.iter().any(|line| line.starts_with("error: ") && line.contains(message)));
     }
 }
 

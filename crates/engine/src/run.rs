@@ -43,6 +43,23 @@ pub struct StopConditions<'f> {
     pub watch: Option<ProgressWatch<'f>>,
     /// The callback for latency breaches, if any.
     pub alarm: Option<Alarm<'f>>,
+    /// The callback for failures of pipelines while others continue, if any.
+    pub failure: Option<FailureReporter<'f>>,
+}
+
+/// A callback for a failure that has ended one pipeline of a request while others continue. Called
+/// at most once for each pipeline.
+#[derive(Clone, Copy)]
+pub struct FailureReporter<'f>(
+    /// The function to call. The thread that waits for the end of the run calls it, so it must not
+    /// block.
+    pub &'f dyn Fn(&PathFailure),
+);
+
+impl fmt::Debug for FailureReporter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FailureReporter")
+    }
 }
 
 /// A callback for blocks that exceed the latency bound of the request, called at most once a

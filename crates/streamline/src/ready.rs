@@ -16,9 +16,10 @@ use engine::build::BuiltPath;
 use engine::digest::digest;
 use engine::live::Live;
 use engine::record::{Recording, RecordingSummary};
-use engine::run::{self, Outcome, StopConditions};
+use engine::run::{self, FailureReporter, Outcome, StopConditions};
 use member::worker::Reporter;
 use pipeline::plan::Plan;
+use runtime::failure::PathFailure;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::poll::PollSet;
@@ -121,7 +122,17 @@ impl ReadyRequest {
             both = PollSet::new(&all)?;
             stop = Some(both.as_fd());
         }
-        let until = StopConditions { stop_descriptor: self.member.stop_descriptor(stop)?, ..until };
+        let notices = self.notices.clone();
+        let report = |failure: &PathFailure| {
+            notices.raise_warning(&format!(
+                "{failure}: this pipeline has ended, and the others continue"
+            ));
+        };
+        let until = StopConditions {
+            stop_descriptor: self.member.stop_descriptor(stop)?,
+            failure: until.failure.or(Some(FailureReporter(&report))),
+            ..until
+        };
         let (plan, outcome, workers) = match self.executor {
             Executor::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);

@@ -1,10 +1,12 @@
 //! The wait for the end of a run: limits, signals, failures, and periodic checks and reports.
 
-use super::{Alarm, Progress, ProgressWatch, StopConditions};
+use super::{Alarm, FailureReporter, Progress, ProgressWatch, StopConditions};
 use crate::live::Live;
 use crate::path::starter::EndedSpace;
 use endpoint::process::Process;
 use runtime::control::Control;
+use runtime::failure::PathFailure;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -14,6 +16,9 @@ use sys::eventfd::EventFd;
 /// Interval between two checks for exited programs, in ns. The checks concern programs whose spaces
 /// have all ended.
 const PROGRAM_CHECK_INTERVAL_NS: u64 = 100_000_000;
+/// Time between the failure of a path and its report, in ns. If the run ends within this time, its
+/// outcome contains the failure, so that no report is needed.
+const FAILURE_REPORT_DELAY_NS: u64 = 200_000_000;
 
 /// The result of waiting for the end of a run: the ended spaces of all paths.
 pub(super) struct WaitResult {
@@ -22,38 +27,78 @@ pub(super) struct WaitResult {
     pub(super) was_stopped: bool,
 }
 
-/// The spaces that have ended, and their programs that have not exited yet.
+/// The spaces that have ended, their programs that have not exited yet, and the failures.
 #[derive(Default)]
 struct EndedSpaces {
     results: Vec<EndedSpace>,
-    programs: Vec<Arc<Process>>,
+    /// Programs, each with the index of its path and the name of its node.
+    programs: Vec<(usize, String, Arc<Process>)>,
+    /// The first failure of each failed path, by the index of the path.
+    failures: BTreeMap<usize, PendingFailure>,
+}
+
+/// A failure that is reported if the run has not ended soon after it.
+struct PendingFailure {
+    failure: PathFailure,
+    /// Monotonic time at which the failure is reported, in ns; `None` once it has been reported.
+    due_ns: Option<u64>,
 }
 
 impl EndedSpaces {
-    /// Adds a space. Returns true if the space has failed.
-    fn add(&mut self, space: EndedSpace) -> bool {
-        let failed = space.2.as_ref().is_none_or(|results| results.failure.is_some());
-        let programs = space.2.iter().flat_map(|results| results.programs());
-        self.programs.extend(programs.map(|(_, program)| Arc::clone(program)));
+    fn add(&mut self, space: EndedSpace) {
+        let (path, _, results) = &space;
+        match results {
+            None => self.add_failure(*path, PathFailure::from_panicked_space(*path)),
+            Some(results) => {
+                let programs = results.programs();
+                let named =
+                    |(name, program): (&str, _)| (*path, name.to_owned(), Arc::clone(program));
+                self.programs.extend(programs.map(named));
+                let failure = results.failure.clone();
+                failure.into_iter().for_each(|failure| self.add_failure(*path, failure));
+            }
+        }
         self.results.push(space);
-        failed
     }
 
-    /// Forgets the programs that have exited. Returns true if at least one of them has failed.
-    fn has_failed_program(&mut self) -> bool {
-        let mut failed = false;
-        self.programs.retain(|program| {
-            let ended = program.try_wait();
-            failed |= matches!(ended, Some(Err(_)));
-            ended.is_none()
-        });
-        failed
+    /// Records the failure of a path, unless another failure is its cause or has been recorded.
+    fn add_failure(&mut self, path: usize, failure: PathFailure) {
+        if !failure.is_consequence() && !failure.is_quiet() {
+            let due_ns = Some(sys::clock::monotonic_ns() + FAILURE_REPORT_DELAY_NS);
+            self.failures.entry(path).or_insert(PendingFailure { failure, due_ns });
+        }
+    }
+
+    /// Forgets the programs that have exited, and records their failures.
+    fn check_programs(&mut self) {
+        for (path, name, program) in std::mem::take(&mut self.programs) {
+            match program.try_wait() {
+                None => self.programs.push((path, name, program)),
+                Some(Ok(())) => {}
+                Some(Err(bad)) => self.add_failure(path, PathFailure::from_program(name, bad)),
+            }
+        }
+    }
+
+    /// Reports the failures that are due.
+    fn report_failures(&mut self, now: u64, to: Option<FailureReporter<'_>>) {
+        for pending in self.failures.values_mut() {
+            if pending.due_ns.take_if(|due| now >= *due).is_some() {
+                to.iter().for_each(|to| (to.0)(&pending.failure));
+            }
+        }
+    }
+
+    /// Returns the monotonic time of the next check or report, in ns; `None` if there is none.
+    fn next_due_ns(&self, now: u64) -> Option<u64> {
+        let exits = (!self.programs.is_empty()).then_some(now + PROGRAM_CHECK_INTERVAL_NS);
+        let reports = self.failures.values().filter_map(|pending| pending.due_ns);
+        exits.into_iter().chain(reports).min()
     }
 }
 
-/// Waits until all spaces of a run have ended. Stops all paths at the first signal, at the time
-/// limit, and when a space or a program of an ended space fails: the pipelines of a request are
-/// one job, of which no part runs on when another has failed.
+/// Waits until all spaces of a run have ended. Stops all paths at the first signal or at the time
+/// limit. Reports the failure of a path at once if other paths continue.
 pub(super) fn wait_for_end(
     controls: &[Arc<Control>],
     until: StopConditions<'_>,
@@ -63,21 +108,16 @@ pub(super) fn wait_for_end(
     running: &AtomicUsize,
 ) -> WaitResult {
     let mut spaces = EndedSpaces::default();
-    let (mut was_stopped, mut has_failed) = (false, false);
+    let mut was_stopped = false;
     let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
     loop {
         done.clear();
-        for space in ended.try_iter() {
-            has_failed |= spaces.add(space);
-        }
+        ended.try_iter().for_each(|space| spaces.add(space));
         if spaces.results.len() >= running.load(Ordering::Relaxed) {
             alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic_ns()));
             return WaitResult { results: spaces.results, was_stopped };
         }
-        has_failed |= spaces.has_failed_program();
-        if std::mem::take(&mut has_failed) {
-            controls.iter().for_each(|control| control.stop());
-        }
+        spaces.check_programs();
         let end = until.time_limit_ns.filter(|_| !was_stopped).map(|ns| begin.saturating_add(ns));
         let due = rounds.as_ref().map(ProgressReports::next_due_ns);
         let mut descriptors = vec![done.as_fd()];
@@ -86,11 +126,12 @@ pub(super) fn wait_for_end(
         }
         let now = sys::clock::monotonic_ns();
         let look = alarms.as_ref().map(|alarms| alarms.next);
-        let exits = (!spaces.programs.is_empty()).then_some(now + PROGRAM_CHECK_INTERVAL_NS);
-        let next = end.into_iter().chain(due).chain(look).chain(exits).min();
+        let failures = spaces.next_due_ns(now);
+        let next = end.into_iter().chain(due).chain(look).chain(failures).min();
         let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
         let ready = sys::poll::wait_until_readable(&descriptors, limit);
         let now = sys::clock::monotonic_ns();
+        spaces.report_failures(now, until.failure.filter(|_| controls.len() > 1));
         let signalled = ready.get(1) == Some(&true);
         if !was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
             was_stopped = true;
