@@ -36,7 +36,11 @@ fn random_section(random: &mut Random, operands: &[&str]) -> String {
         0 => format!("!{}", part(random)),
         1 => format!("{} ++ {}", part(random), part(random)),
         2 => format!("{} +* {}", part(random), part(random)),
-        3 => format!("({} | count + !{})", part(random), part(random)),
+        // The first filter keeps the form of the blocks, which the operands behind it need.
+        3 => {
+            let first = random.pick(&["match \"a\"", "sample 2"]);
+            format!("({first} | count + !{})", part(random))
+        }
         _ => format!("count |all (!{}) |0 {}", part(random), part(random)),
     }
 }
