@@ -40,7 +40,8 @@
 //!
 //! ```compile_fail,E0080
 //! use filter::{Description, Reason};
-//! const DPORT: Description = Description { reasons: &["no port"], ..Description::EMPTY };
+//! const DPORT: Description =
+//!     Description { reasons: &["no port"], ..Description::FILTER_DEFAULTS };
 //! const WRONG: Reason = DPORT.reason("no prot");
 //! fn main() {
 //!     let _ = WRONG;

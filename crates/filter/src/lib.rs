@@ -73,13 +73,13 @@
 //! An unknown reason does not compile:
 //! ```
 //! # use filter::prelude::*;
-//! const D: Description = Description { reasons: &["no port"], ..Description::EMPTY };
+//! const D: Description = Description { reasons: &["no port"], ..Description::FILTER_DEFAULTS };
 //! const NO_PORT: Reason = D.reason("no port");
 //! # let _ = NO_PORT;
 //! ```
 //! ```compile_fail,E0080
 //! # use filter::prelude::*;
-//! const D: Description = Description { reasons: &["no port"], ..Description::EMPTY };
+//! const D: Description = Description { reasons: &["no port"], ..Description::FILTER_DEFAULTS };
 //! const NO_PORT: Reason = D.reason("no prot");
 //! # let _ = NO_PORT;
 //! ```

@@ -35,7 +35,8 @@ impl Prepared {
     /// ```
     /// use streamline::{Options, Prepared};
     ///
-    /// let wrong = Prepared::read("generate | cuont | dprot", &Options::without_daemon()).unwrap_err();
+    /// let options = Options::without_daemon();
+    /// let wrong = Prepared::read("generate | cuont | dprot", &options).unwrap_err();
     /// let message = wrong.to_string();
     /// assert!(message.contains("did you mean `count`?"), "{message}");
     /// assert!(message.contains("did you mean `dport`?"), "{message}");

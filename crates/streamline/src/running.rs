@@ -96,7 +96,8 @@ impl Running {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use streamline::Edit;
     ///
-    /// let running = streamline::open("generate rate=1000 | count", streamline::Options::without_daemon())?;
+    /// let options = streamline::Options::without_daemon();
+    /// let running = streamline::open("generate rate=1000 | count", options)?;
     /// let switched = running.change(&Edit::parse(&["insert", "sample 2", "before", "count"])?)?;
     /// assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0));
     /// assert_eq!(switched.text, "generate rate=1000 | sample 2 | count");
@@ -128,7 +129,8 @@ impl Running {
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
-    /// let running = streamline::open("generate rate=1000 | count", streamline::Options::without_daemon())?;
+    /// let options = streamline::Options::without_daemon();
+    /// let running = streamline::open("generate rate=1000 | count", options)?;
     /// let report = running.results_so_far();
     /// assert_eq!(report.report().lost_blocks(), 0);
     /// running.stop();

@@ -170,12 +170,12 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             // Everything that a request may name, and the basis of all other layers.
             &["registry", "compiler", "names", "keys", "published", "signal"],
-            &["error", "described", "pools", "numbering"],
+            &["error", "description", "pools", "numbering"],
             // Spaces other than the threads of this process, and records of a run.
             &["kernel", "record", "sandbox"],
             &["why", "latency_breach", "crash_capture"],
             // The state of a path: its construction, its running parts, and access to them.
-            &["path", "live", "live_events", "tap", "spaces", "written"],
+            &["path", "live", "live_events", "tap", "spaces", "writers"],
             &["build"],
             &["change"],
             &["adapt"],
@@ -220,18 +220,35 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "cli",
         &[
-            &["status", "terminal", "arguments", "arranged", "foreign_syntax", "monitor/condition"],
             &[
-                "line",
+                "status",
+                "terminal",
+                "arguments",
+                "request_words",
+                "foreign_syntax",
+                "monitor/condition",
+            ],
+            &[
+                "request",
                 "report_target",
                 "progress",
                 "drawings",
                 "filters",
                 "failure",
                 "screen",
-                "separate",
+                "separate_program",
             ],
-            &["run", "record", "view", "shared", "shell", "monitor", "cat", "mount", "sharers"],
+            &[
+                "run",
+                "record",
+                "view",
+                "path_commands",
+                "shell",
+                "monitor",
+                "cat",
+                "mount",
+                "shared_prefix",
+            ],
             &[
                 "check",
                 "explain",
