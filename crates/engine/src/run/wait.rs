@@ -27,11 +27,14 @@ pub(super) struct WaitResult {
     pub(super) was_stopped: bool,
 }
 
-/// The spaces that have ended, their programs that have not exited yet, and the failures.
+/// The spaces that have ended, and the failures to report while other paths continue.
 #[derive(Default)]
-struct EndedSpaces {
+struct EndedSpaces<'f> {
     results: Vec<EndedSpace>,
-    /// Programs, each with the index of its path and the name of its node.
+    /// The callback for failures. `None` if the request has only one path or nobody listens; no
+    /// programs and failures are then recorded.
+    reporter: Option<FailureReporter<'f>>,
+    /// Programs that have not exited yet, each with the index of its path and the name of its node.
     programs: Vec<(usize, String, Arc<Process>)>,
     /// The first failure of each failed path, by the index of the path.
     failures: BTreeMap<usize, PendingFailure>,
@@ -44,10 +47,11 @@ struct PendingFailure {
     due_ns: Option<u64>,
 }
 
-impl EndedSpaces {
+impl EndedSpaces<'_> {
     fn add(&mut self, space: EndedSpace) {
         let (path, _, results) = &space;
         match results {
+            _ if self.reporter.is_none() => {}
             None => self.add_failure(*path, PathFailure::from_panicked_space(*path)),
             Some(results) => {
                 let programs = results.programs();
@@ -81,10 +85,11 @@ impl EndedSpaces {
     }
 
     /// Reports the failures that are due.
-    fn report_failures(&mut self, now: u64, to: Option<FailureReporter<'_>>) {
+    fn report_failures(&mut self, now: u64) {
+        let Some(FailureReporter(report)) = self.reporter else { return };
         for pending in self.failures.values_mut() {
             if pending.due_ns.take_if(|due| now >= *due).is_some() {
-                to.iter().for_each(|to| (to.0)(&pending.failure));
+                report(&pending.failure);
             }
         }
     }
@@ -107,7 +112,8 @@ pub(super) fn wait_for_end(
     ended: &mpsc::Receiver<EndedSpace>,
     running: &AtomicUsize,
 ) -> WaitResult {
-    let mut spaces = EndedSpaces::default();
+    let reporter = until.failure.filter(|_| controls.len() > 1);
+    let mut spaces = EndedSpaces { reporter, ..EndedSpaces::default() };
     let mut was_stopped = false;
     let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
     loop {
@@ -131,7 +137,7 @@ pub(super) fn wait_for_end(
         let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
         let ready = sys::poll::wait_until_readable(&descriptors, limit);
         let now = sys::clock::monotonic_ns();
-        spaces.report_failures(now, until.failure.filter(|_| controls.len() > 1));
+        spaces.report_failures(now);
         let signalled = ready.get(1) == Some(&true);
         if !was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
             was_stopped = true;
