@@ -3,8 +3,8 @@
 //!
 //! The window is the number of segments that may be in use at a time. A writer that always opens
 //! the lowest free segment then stays within the memory of the window, whatever the size of the
-//! pool. A round ends when the window is used up. The rules are those of a ring
-//! ([`super::SizingState`]).
+//! pool. A round ends when the window is used up, or when as many segments have been opened as the
+//! window has. The rules are those of a ring ([`super::SizingState`]).
 
 use super::{Scaler, ScalingParameters, SidePlacement, SizingState};
 
@@ -20,6 +20,8 @@ pub struct SegmentWindow {
     /// Number of segments opened so far, which takes the place of the writer's position in the
     /// sizing rules.
     opened: u64,
+    /// Value of `opened` at the start of this round.
+    round_start: u64,
 }
 
 impl SegmentWindow {
@@ -30,7 +32,7 @@ impl SegmentWindow {
         let scaling = scaling.at_least(SEGMENTS_MIN * segment);
         let (least, most) = scaling.size_bounds();
         let segments = bytes.clamp(least, most) / segment.max(1);
-        Self { scaler: Scaler::new(scaling), segment, segments, opened: 0 }
+        Self { scaler: Scaler::new(scaling), segment, segments, opened: 0, round_start: 0 }
     }
 
     /// Returns the number of segments in a window of maximum size. The pool needs at least this
@@ -55,14 +57,28 @@ impl SegmentWindow {
     /// Counts a segment that the writer opens. `held` is the number of segments in use; if they
     /// fill the window, counts nothing and returns false.
     pub const fn open(&mut self, held: usize) -> bool {
-        let has_room = held < self.segments;
+        let has_room = self.has_room(held);
         self.opened += has_room as u64;
         has_room
     }
 
-    /// Decides on the size of the window when it is used up, which ends a round. `held` is the
+    /// Returns true if `held` segments in use do not fill the window.
+    #[must_use]
+    pub const fn has_room(&self, held: usize) -> bool {
+        held < self.segments
+    }
+
+    /// Returns true if as many segments were opened in this round as the window has. A window whose
+    /// segments are released by others, as readers pass them, is never used up.
+    #[must_use]
+    pub const fn is_round_over(&self) -> bool {
+        self.opened - self.round_start >= self.segments as u64
+    }
+
+    /// Ends a round, and decides on the size of the window. `held` is the
     /// number of segments that readers still need. Returns true if the window has grown.
     pub fn end_round(&mut self, held: usize, sides: SidePlacement) -> bool {
+        self.round_start = self.opened;
         if held >= self.segments {
             self.scaler.record_wait();
         }

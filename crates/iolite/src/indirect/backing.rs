@@ -28,6 +28,9 @@ pub struct Backing {
 pub(super) enum WriteRefusal {
     /// The pool has no room until readers release blocks.
     Full,
+    /// The stream has used as many segments as its part of the pool has, and there is still room.
+    /// The caller must end the round ([`BackingHandle::end_round`]).
+    RoundOver,
     Fault(Fault),
 }
 
@@ -116,9 +119,9 @@ impl BackingHandle {
             Pool::Own { pool, window } => {
                 if let Some(window) = window
                     && !pool.pool().fits_open_segment(length)
-                    && !window.open(pool.reclaim_segments())
+                    && let Some(refusal) = open_segment(window, pool)
                 {
-                    return Err(WriteRefusal::Full);
+                    return Err(refusal);
                 }
                 write(pool, length, fill, keep)
             }
@@ -132,7 +135,7 @@ impl BackingHandle {
 
 impl BackingHandle {
     /// Adapts the size of the part of the pool that the stream may use. Called when the stream has
-    /// used all of this part. `sides` returns whether writer and readers share a processor. Returns
+    /// used as many segments as this part has. `sides` returns whether writer and readers share a processor. Returns
     /// true if the part has grown, so that the stream need not wait for its readers.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
@@ -155,6 +158,16 @@ impl BackingHandle {
             }
         }
     }
+}
+
+/// Counts a segment that the stream opens. Returns a refusal, and counts nothing, if the window is
+/// used up or the round is over.
+fn open_segment(window: &mut SegmentWindow, pool: &mut AllocationPool) -> Option<WriteRefusal> {
+    let held = pool.reclaim_segments();
+    if window.has_room(held) && window.is_round_over() {
+        return Some(WriteRefusal::RoundOver);
+    }
+    (!window.open(held)).then_some(WriteRefusal::Full)
 }
 
 #[inline]

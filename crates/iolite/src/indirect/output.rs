@@ -240,6 +240,10 @@ impl Output {
                 }
                 Err(WriteRefusal::Fault(fault)) => return Err(fault),
                 // The policy of the ring does not matter here: the backing memory is full.
+                Err(WriteRefusal::RoundOver) => {
+                    self.refresh_passed_position()?;
+                    self.end_round();
+                }
                 Err(WriteRefusal::Full) if self.free_memory()? => {}
                 Err(WriteRefusal::Full) => return Ok(self.count_dropped(length)),
             }

@@ -409,6 +409,21 @@ fn waiting_threads_wake_each_other_without_loss() {
 /// keeps up. Every byte arrives. The memory of a stream with a fixed size never changes its size.
 #[test]
 fn f6_memory_of_a_pointer_stream_sizes_itself() {
+    check_sizing_of_memory(|| ());
+
+    let (output, ..) = Fixture::new().stream_with_one_reader(&stream_config(), 8);
+    assert_eq!(output.memory_size(), (8 * SEGMENT_SIZE, None));
+}
+
+/// The memory shrinks also if another stream of the process releases it before it is used up.
+#[test]
+fn f6_memory_sizes_itself_while_other_streams_release_it() {
+    check_sizing_of_memory(|| _ = sweep_held_segments());
+}
+
+/// Checks that the memory for copied bytes of a stream grows and shrinks. Calls `after_block` after
+/// each block that is written and read while the reader keeps up.
+fn check_sizing_of_memory(after_block: impl Fn()) {
     use buffer::scale::{ScalingParameters, SegmentWindow};
     let fixture = Fixture::new();
     let scaling = ScalingParameters::for_pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
@@ -438,6 +453,7 @@ fn f6_memory_of_a_pointer_stream_sizes_itself() {
         write(&mut output, number);
         read(&mut input, number);
         input.wait(Some(std::time::Duration::ZERO)).unwrap();
+        after_block();
     }
     let (bytes, sizing) = output.memory_size();
     let sizing = sizing.unwrap();
@@ -445,7 +461,4 @@ fn f6_memory_of_a_pointer_stream_sizes_itself() {
     assert_eq!((sizing.grown, sizing.shrunk), (2, 3), "{sizing:?}");
     assert_eq!(output.splice_counts(), SplicedCounts { blocks: 0, copied_blocks: 40_000 });
     assert_balanced(&output, &input, 0);
-
-    let (output, ..) = Fixture::new().stream_with_one_reader(&stream_config(), 8);
-    assert_eq!(output.memory_size(), (8 * SEGMENT_SIZE, None));
 }

@@ -112,8 +112,8 @@ impl Output {
     }
 
     /// Adapts the size of the memory for copied bytes. Called when the stream has used all of this
-    /// memory. Returns true if the memory has grown.
-    fn end_round(&mut self) -> bool {
+    /// memory, or as much since the last call. Returns true if the memory has grown.
+    pub(super) fn end_round(&mut self) -> bool {
         let Self { backing, ring, spins, .. } = self;
         backing.end_round(|| {
             let alone = *spins == 0;
