@@ -4,15 +4,20 @@
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
 
-/// The documents whose paths in backticks are checked.
+/// The documents in which all paths in backticks are checked. In other documents, only paths that
+/// begin with `crates/` or `xtask/` are checked, because the others may be paths of the user.
 const CHECKED_DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 const DECISIONS_DIRECTORY: &str = "docs/book/decisions/";
 const BOOK: &str = "docs/book/";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for file in tree.files.iter().filter(|file| CHECKED_DOCUMENTS.contains(&file.path.as_str())) {
+    for file in tree.files.iter().filter(|file| file.has_extension("md")) {
+        let is_of_source = |path: &str| path.starts_with("crates/") || path.starts_with("xtask/");
+        let checks_all = CHECKED_DOCUMENTS.contains(&file.path.as_str());
         for (number, line) in prose_lines(&file.text) {
-            check_quoted_paths(tree, file, number, line, found);
+            check_quoted_paths(tree, file, number, line, found, |path| {
+                checks_all || is_of_source(path)
+            });
         }
     }
     for file in &tree.files {
@@ -35,8 +40,17 @@ pub(super) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn check_quoted_paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
-    for span in line.split('`').skip(1).step_by(2).filter(|span| is_path(tree, span)) {
+/// Checks that the paths in backticks in a line exist, if `is_checked` returns true for them.
+fn check_quoted_paths(
+    tree: &Tree,
+    file: &File,
+    number: usize,
+    line: &str,
+    found: &mut Findings,
+    is_checked: impl Fn(&str) -> bool,
+) {
+    let spans = line.split('`').skip(1).step_by(2);
+    for span in spans.filter(|span| is_path(tree, span) && is_checked(span)) {
         for path in expand_braces(span) {
             // The prefix `crates/` may be left out.
             if !tree.has_path(&path) && !tree.has_path(&format!("crates/{path}")) {

@@ -330,6 +330,7 @@ fn dangling_reference_in_a_document_is_found() {
         ("README.md", "See `crates/abi/src/gone.rs`.\n", "gone.rs"),
         ("README.md", "See `abi/src/{lib,gone}.rs`.\n", "abi/src/gone.rs"),
         ("README.md", "See `LICENCE.md`.\n", "LICENCE.md"),
+        ("docs/notes.md", "- Where: `crates/abi/src/gone.rs`\n", "gone.rs"),
         ("docs/notes.md", "See [this](../crates/gone/).\n", "crates/gone"),
         ("docs/notes.md", "# Use\nSee [this](#usage).\n", "no heading with the anchor `#usage`"),
         ("README.md", "See [this](docs/notes.md#usage).\n", "docs/notes.md"),
@@ -343,6 +344,9 @@ fn dangling_reference_in_a_document_is_found() {
     tree.write_file("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
     tree.write_file("docs/book/01-tour.md", b"See [this](../../Cargo.toml).\n");
     tree.assert_found("paths", "docs/book/01-tour.md", "out of the book");
+    let tree = PlantedTree::new_clean();
+    tree.write_file("docs/notes.md", b"The capture `tests/a.rs` is a file of the user.\n");
+    assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
     let tree = PlantedTree::new_clean();
     let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
                 ```\n`crates/gone`\n```\n";
