@@ -467,6 +467,29 @@ fn each_row_of_the_stats_table_balances() {
 }
 
 #[test]
+fn class_with_a_different_meaning_in_each_branch_has_no_name() {
+    let folder = Folder::new();
+    let classes = |filters: &str| {
+        let ran = folder.run(&["-q", &format!("{REPLAY_REQUEST} | {filters} | json")]);
+        assert_eq!(ran.status, Some(0), "{filters}: {ran:?}");
+        let lines = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let class = |line: Value| format!("{} {}", line["class"], line["class_name"]);
+        let mut found: Vec<String> = lines.map(class).collect();
+        found.sort();
+        found.dedup();
+        found
+    };
+    let contains = |found: &[String], one: &str| found.iter().any(|class| class == one);
+    // Class 1 is ICMP for `ipproto`, and that of every block that no filter classifies.
+    let found = classes("ipproto + count");
+    assert!(contains(&found, "1 null") && contains(&found, "6 \"tcp\""), "{found:?}");
+    // Class 53 is DNS for `dport`, and a protocol for `ipproto`.
+    let found = classes("dport + ipproto");
+    assert!(contains(&found, "53 null") && contains(&found, "443 \"https\""), "{found:?}");
+    assert!(contains(&classes("dport + udp"), "53 \"dns\""));
+}
+
+#[test]
 fn h11_compressed_files_keep_names_and_index() {
     let folder = Folder::new();
     for line in ["tcp | files plain", "tcp | compress | files packed"] {

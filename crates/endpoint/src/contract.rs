@@ -343,8 +343,10 @@ pub struct OpenArguments<'o> {
     pub arguments: &'o Arguments,
     /// Form of the incoming blocks (sinks only).
     pub form: Form,
-    /// Classes of the incoming blocks, as defined by the nearest classifier upstream (sinks only).
-    pub classes: Classes,
+    /// Classes of the incoming blocks, as defined by the nearest classifiers upstream (sinks only).
+    /// Several, if branches with different classifiers meet. [`Classes::Same`] stands for blocks
+    /// that no filter has classified.
+    pub classes: &'o [Classes],
     /// Index of the source among the sources of the path, copied into `BlockMetadata::origin`
     /// (sources only).
     pub origin: u16,
@@ -382,7 +384,7 @@ impl<'o> OpenArguments<'o> {
         Self {
             arguments,
             form: Form::Frame,
-            classes: Classes::Same,
+            classes: &[],
             origin: 0,
             origins: Origins::default(),
             pushed_filter: None,

@@ -5,7 +5,7 @@ use crate::live::Live;
 use crate::registry::MachineRegistry;
 use endpoint::sink::json::JsonLines;
 pub use endpoint::tap_ring::TapRingWriter;
-use filter::{Classes, FilterKind, Form};
+use filter::{FilterKind, Form};
 use pipeline::ClassSet;
 use pipeline::explain;
 use pipeline::graph::NodeId;
@@ -391,15 +391,9 @@ impl Live {
             }
             StreamForm::Bytes => TapForm::Bytes(None),
             StreamForm::Json => {
-                let own = graph.node(at).filter().map(|used| used.description.classes);
-                let upstream = graph.node(at).classifiers.first();
-                let upstream = upstream.and_then(|id| graph.node(*id).filter());
-                let classes = match own {
-                    Some(own) if own != Classes::Same => own,
-                    _ => upstream.map_or(Classes::Same, |used| used.description.classes),
-                };
+                let classes = graph.output_classes(at);
                 let origins = state.origins.published.clone();
-                TapForm::Json(Box::new(JsonLines::new(leaving, classes, origins)))
+                TapForm::Json(Box::new(JsonLines::new(leaving, &classes, origins)))
             }
         })
     }

@@ -11,6 +11,7 @@
 //! The spaces feed a query through an [`Observer`].
 
 use crate::record::RecordMode;
+use abi::Class;
 use filter::general::bpf::flow::FlowMatcher;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Counts, LaneMask, Mistake, Time, Value, lanes,
@@ -57,10 +58,10 @@ pub struct NodeFate {
 /// A query about a flow, shared by the spaces of the path that runs again.
 #[derive(Debug)]
 pub struct FlowQuery {
-    /// For each node of the plan, the class names of its output, and the index of the node that
+    /// For each node of the plan, the classes of its output, and the index of the node that
     /// numbered the sessions of its blocks. The index matters only in replays of older recordings,
     /// where each filter numbers sessions independently. In other runs it is always 0.
-    nodes: Vec<(Classes, usize)>,
+    nodes: Vec<(Vec<Classes>, usize)>,
     /// For each node, the node at the start of its first input edge, or the node itself if it has
     /// no input.
     upstream: Vec<usize>,
@@ -98,7 +99,7 @@ impl FlowQuery {
             false => 0,
         };
         let nodes =
-            graph.nodes_with_ids().map(|(id, _)| (class_names(graph, id), domain(id))).collect();
+            graph.nodes_with_ids().map(|(id, _)| (graph.output_classes(id), domain(id))).collect();
         let state = QueryState {
             matcher,
             rows: BTreeMap::new(),
@@ -211,7 +212,8 @@ impl FlowQuery {
     /// Records the departure of a block from a node. `wanted` is true if an arc selects the block.
     fn record_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
         let mut state = self.state();
-        let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
+        let (classes, domain) =
+            self.nodes.get(planned).map_or((&[][..], 0), |(classes, domain)| (classes, *domain));
         if !state.is_flow_block(domain, block) {
             return;
         }
@@ -224,7 +226,7 @@ impl FlowQuery {
         let number = state.numbers.get(&name).copied();
         let row = state.node_fate(planned);
         row.add_packet(number);
-        *row.answered.entry(class_name(classes, block.pointer.class.0)).or_default() += 1;
+        *row.answered.entry(class_name(classes, block.pointer.class)).or_default() += 1;
         row.unselected += u64::from(!wanted);
         row.made += u64::from(number.is_none());
         if let Some(since) = since {
@@ -336,14 +338,6 @@ fn node_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> 
     std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }
 
-/// Returns the class names of a node's output: its own names, or the names of the nearest node
-/// upstream that has class names.
-fn class_names(graph: &Graph, id: NodeId) -> Classes {
-    let used = node_and_upstream(graph, id).filter_map(|at| graph.node(at).filter());
-    let mut own = used.map(|used| used.description.classes);
-    own.find(|own| !matches!(own, Classes::Same)).unwrap_or(Classes::Same)
-}
-
 /// Returns the node that numbers the sessions of the blocks that leave a node. This is the node
 /// itself, or the nearest node upstream that numbers sessions. If there is none, it is the most
 /// upstream node.
@@ -355,15 +349,13 @@ fn numbering_node(graph: &Graph, id: NodeId) -> usize {
     giving.or_else(|| node_and_upstream(graph, id).last()).unwrap_or(id).0
 }
 
-fn class_name(classes: Classes, class: u32) -> String {
-    match (classes, class) {
-        (_, 0) => "no answer".to_owned(),
-        (Classes::YesNo | Classes::Same, 1) => "yes".to_owned(),
-        (Classes::Number { names, .. }, class) => {
-            let value = if class == abi::Class::ZERO.0 { 0 } else { class };
-            let name = names.iter().find(|(_, named)| *named == value);
-            name.map_or_else(|| value.to_string(), |(name, _)| (*name).to_owned())
+fn class_name(classes: &[Classes], class: Class) -> String {
+    match Classes::name_of(classes, class) {
+        Some(name) => name.to_owned(),
+        None if class == Class::NONE => "no answer".to_owned(),
+        None if class == Class::YES && !classes.iter().any(|one| one.are_numbers()) => {
+            "yes".to_owned()
         }
-        (_, class) => class.to_string(),
+        None => Classes::number_of(classes, class).to_string(),
     }
 }

@@ -7,14 +7,15 @@ use filter::Classes;
 /// Names of classes and sources, which a sink uses to print the class and the origin of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassNames {
-    classes: Classes,
+    /// Classes of all filters that may have classified a block.
+    classifiers: Vec<Classes>,
     origins: Origins,
 }
 
 impl ClassNames {
     /// Copies the names of classes and sources from the arguments of the sink.
     pub(crate) fn new(opening: &OpenArguments<'_>) -> Self {
-        Self { classes: opening.classes, origins: opening.origins.clone() }
+        Self { classifiers: opening.classes.to_vec(), origins: opening.origins.clone() }
     }
 
     /// Returns the name of the source with the index `number` if the path has more than one source,
@@ -26,28 +27,23 @@ impl ClassNames {
     /// Returns the number of a class as its classifier defines it, for output. Returns `None` if no
     /// filter has classified the block.
     pub(crate) fn class_value(&self, class: Class) -> Option<u32> {
-        match (self.classes, class) {
-            (_, Class::NONE) | (Classes::Same, Class::YES) => None,
-            (Classes::Number { .. }, Class::ZERO) => Some(0),
-            (_, Class(value)) => Some(value),
+        match class {
+            Class::NONE => None,
+            Class::YES if self.classifiers.iter().all(|one| *one == Classes::Same) => None,
+            class => Some(Classes::number_of(&self.classifiers, class)),
         }
     }
 
-    /// Returns the name of a class as its classifier defines it, or `None` if the class has no
-    /// name.
+    /// Returns the name of a class as its classifier defines it. Returns `None` if the class has no
+    /// name, or not the same meaning for all classifiers that can have assigned it.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
-        let Classes::Number { names, .. } = self.classes else { return None };
-        let value = self.class_value(class)?;
-        names.iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
+        Classes::name_of(&self.classifiers, class)
     }
 
     /// Returns true if a sink prints this class. [`Class::YES`] is not printed unless the classes
     /// of the filter are numbers.
     pub(crate) fn is_class_printed(&self, class: Class) -> bool {
-        match self.classes {
-            Classes::Number { .. } => true,
-            Classes::YesNo | Classes::Same => class != Class::YES,
-        }
+        class != Class::YES || self.classifiers.iter().any(|one| one.are_numbers())
     }
 }
 
@@ -67,7 +63,7 @@ mod tests {
             range: ValueRange { low: 0, high: 65_535 },
             names: &[("http", 80), ("reserved", 0)],
         };
-        let names = ClassNames { classes, origins: origins(&["a", "b"]) };
+        let names = ClassNames { classifiers: vec![classes], origins: origins(&["a", "b"]) };
         assert_eq!(names.class_name(Class(80)), Some("http"));
         assert_eq!(names.class_name(Class(81)), None);
         assert_eq!(
@@ -76,13 +72,42 @@ mod tests {
         );
         assert_eq!(names.class_name(Class::ZERO), Some("reserved"));
         assert_eq!((names.origin_name(1), names.origin_name(2)), (Some("b"), None));
-        let alone = ClassNames { classes: Classes::YesNo, origins: origins(&["a"]) };
+        let alone = ClassNames { classifiers: vec![Classes::YesNo], origins: origins(&["a"]) };
         assert_eq!((alone.origin_name(0), alone.class_value(Class::YES)), (None, Some(1)));
-        let unnamed = ClassNames { classes: Classes::Same, origins: origins(&[]) };
+        let unnamed = ClassNames { classifiers: vec![Classes::Same], origins: origins(&[]) };
         assert_eq!(
             (unnamed.class_value(Class::YES), unnamed.class_value(Class(7))),
             (None, Some(7))
         );
         assert!(!alone.is_class_printed(Class::YES) && alone.is_class_printed(Class::NONE));
+    }
+
+    #[test]
+    fn class_with_two_meanings_has_no_name() {
+        let numbers = |high, names| Classes::Number {
+            meaning: "a number",
+            range: ValueRange { low: 0, high },
+            names,
+        };
+        let protocols = numbers(255, &[("icmp", 1), ("udp", 17), ("both", 80)]);
+        let ports = numbers(65_535, &[("http", 80), ("both", 80), ("quic", 443)]);
+        let names = |classifiers: &[Classes]| ClassNames {
+            classifiers: classifiers.to_vec(),
+            origins: origins(&[]),
+        };
+        let met = names(&[protocols, ports]);
+        assert_eq!(
+            [17, 80, 443].map(|class| met.class_name(Class(class))),
+            [None, None, Some("quic")]
+        );
+        assert_eq!((met.class_value(Class(17)), met.class_value(Class::ZERO)), (Some(17), Some(0)));
+        let same = names(&[ports, ports]);
+        assert_eq!(same.class_name(Class(80)), Some("http"));
+        for other in [Classes::Same, Classes::YesNo] {
+            let met = names(&[other, protocols]);
+            assert_eq!((met.class_name(Class::YES), met.class_value(Class::YES)), (None, Some(1)));
+            assert_eq!(met.class_name(Class(17)), Some("udp"));
+            assert!(met.is_class_printed(Class::YES));
+        }
     }
 }

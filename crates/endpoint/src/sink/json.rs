@@ -278,7 +278,7 @@ pub struct JsonLines(JsonFormatter);
 impl JsonLines {
     /// Creates the formatter for blocks of this form, with these classes, from these sources.
     #[must_use]
-    pub fn new(form: Form, classes: Classes, origins: Origins) -> Self {
+    pub fn new(form: Form, classes: &[Classes], origins: Origins) -> Self {
         let arguments = Arguments::from_parameter_defaults(JSON.parameters);
         Self(JsonFormatter::new(&OpenArguments {
             form,
@@ -345,8 +345,12 @@ mod tests {
                          0a000001 0a000002 04d20035 000a 0000 6869",
         );
         let classes = |o: &mut OpenArguments<'_>| {
-            let range = ValueRange { low: 0, high: 65_535 };
-            o.classes = Classes::Number { meaning: "port", range, names: &[("dns", 53)] };
+            const CLASSES: Classes = Classes::Number {
+                meaning: "port",
+                range: ValueRange { low: 0, high: 65_535 },
+                names: &[("dns", 53)],
+            };
+            o.classes = &[CLASSES];
         };
         let mut block = frame_block(&bytes).with_class(Class(53)).narrow(46, 2);
         block.context.origin = 1;

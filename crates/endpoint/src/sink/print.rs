@@ -282,8 +282,12 @@ mod tests {
     #[test]
     fn line_shows_class_session_source_and_truncation() {
         let number = |o: &mut OpenArguments<'_>| {
-            let range = ValueRange { low: 0, high: 65_535 };
-            o.classes = Classes::Number { meaning: "port", range, names: &[("http", 80)] };
+            const CLASSES: Classes = Classes::Number {
+                meaning: "port",
+                range: ValueRange { low: 0, high: 65_535 },
+                names: &[("http", 80)],
+            };
+            o.classes = &[CLASSES];
             o.form = Form::Bytes;
             o.origin = 1;
         };

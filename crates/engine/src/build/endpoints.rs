@@ -14,7 +14,7 @@ use crate::sandbox::{self, FilterContext};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::readers::PermittedReaders;
 use endpoint::{Failure, OpenArguments, Sink, Source};
-use filter::{Arguments, Classes, FilterKind, Form, ParameterType, Value};
+use filter::{Arguments, FilterKind, Form, ParameterType, Value};
 use pipeline::graph::{FilterUse, NodeId};
 use pipeline::plan::Plan;
 use runtime::space::node::{Operator, SinkOperator, SourceOperator};
@@ -117,7 +117,6 @@ impl EndpointContext<'_> {
         let Some(used) = node.filter() else {
             return Err(BuildError::Unexpected("a sink without a filter".to_owned()));
         };
-        let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
         let into = self.extras.output_directory.as_deref();
         let arguments = into
             .map(|into| confine_file_arguments(used, into))
@@ -126,7 +125,7 @@ impl EndpointContext<'_> {
         let readers = self.source_file_readers(id);
         let opening = OpenArguments {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
-            classes: classes.map_or(Classes::Same, |used| used.description.classes),
+            classes: &graph.input_classes(id),
             origins: self.origins.published.clone(),
             latency: self.plan.graph.options.number("latency"),
             lent,

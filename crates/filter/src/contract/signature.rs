@@ -1,6 +1,8 @@
 //! The effect of a filter on the stream of blocks: its kind, the forms of its input and output, the
 //! depth to which it reads, and its classes.
 
+use abi::Class;
+
 /// The strongest right that a filter uses. The kinds are those of [Th Table 5.1], with `Sink`
 /// added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -203,6 +205,45 @@ impl Classes {
         match self {
             Self::Number { names, .. } => names,
             Self::Same | Self::YesNo => &[],
+        }
+    }
+
+    /// Returns the number that a class stands for if any of `classifiers` assigns numbers, and the
+    /// class itself otherwise.
+    #[must_use]
+    pub fn number_of(classifiers: &[Self], class: Class) -> u32 {
+        match class {
+            Class::ZERO if classifiers.iter().any(|one| one.are_numbers()) => 0,
+            Class(value) => value,
+        }
+    }
+
+    /// Returns the name of a class that one of `classifiers` has assigned. Returns `None` if the
+    /// class has no name, or if it has different meanings for the classifiers that can assign it.
+    #[must_use]
+    pub fn name_of(classifiers: &[Self], class: Class) -> Option<&'static str> {
+        let value = Self::number_of(classifiers, class);
+        let mut names = classifiers.iter().filter(|one| one.can_be(class)).map(|one| {
+            one.names().iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
+        });
+        let name = names.next()??;
+        names.all(|other| other == Some(name)).then_some(name)
+    }
+
+    /// Returns true if the classes are numbers.
+    #[must_use]
+    pub const fn are_numbers(self) -> bool {
+        matches!(self, Self::Number { .. })
+    }
+
+    /// Returns true if a filter with these classes can assign `class`. The class of a block that no
+    /// filter has classified is [`Class::YES`].
+    const fn can_be(self, class: Class) -> bool {
+        match (self, class) {
+            (_, Class::NONE) => false,
+            (Self::Same | Self::YesNo, class) => class.0 == Class::YES.0,
+            (Self::Number { range, .. }, Class::ZERO) => range.contains((0, 0)),
+            (Self::Number { range, .. }, Class(value)) => range.contains((value, value)),
         }
     }
 }

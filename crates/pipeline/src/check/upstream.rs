@@ -2,7 +2,8 @@
 //! have classes.
 //!
 //! A filter whose classes are `Same` preserves a block's class, and so does `!a`, so the search
-//! continues upstream of them. An error upstream makes the result incomplete; errors that depend on
+//! continues upstream of them. A source that it reaches is one of the classifiers, because blocks
+//! then arrive with the class of the source, even if the source classifies nothing. An error upstream makes the result incomplete; errors that depend on
 //! it are then not reported.
 
 use std::collections::HashMap;
@@ -112,7 +113,7 @@ impl<'d, 't> Upstream<'d, 't> {
                 false
             }
             Some(entry) => match entry.classes {
-                Classes::Same => entry.kind != FilterKind::Source,
+                Classes::Same if entry.kind != FilterKind::Source => true,
                 _ => {
                     classifiers.nodes.push(id);
                     false

@@ -27,7 +27,7 @@ pub use boolean::{BooleanExpression, SectionOperand};
 use std::sync::Arc;
 
 use filter::{
-    Arguments, AttachTarget, Description, Effect, EndpointFacts, FilterKind, Form, Outlet,
+    Arguments, AttachTarget, Classes, Description, Effect, EndpointFacts, FilterKind, Form, Outlet,
     ParameterType, STATE_PARAMETER, StandardOutput, UNTRUSTED_PARAMETER,
 };
 
@@ -75,8 +75,8 @@ pub struct Node {
     pub inside: Option<NodeId>,
     /// The forms of the blocks that can arrive at the node.
     pub input_forms: Vec<Form>,
-    /// The nodes that classify arriving blocks: the nearest nodes upstream that have classes. May
-    /// be empty.
+    /// The nodes that classify arriving blocks: the nearest nodes upstream that have classes, and
+    /// sources whose blocks arrive without passing such a node. May be empty.
     pub classifiers: Vec<NodeId>,
 }
 
@@ -305,6 +305,36 @@ impl Graph {
         self.nodes_with_ids()
             .filter(move |(_, node)| node.inside == Some(section))
             .map(|(id, _)| id)
+    }
+
+    /// Returns the classes of the blocks that arrive at a node, as all filters that may have
+    /// classified them define them. [`Classes::Same`] stands for blocks that no filter has
+    /// classified.
+    #[must_use]
+    pub fn input_classes(&self, id: NodeId) -> Vec<Classes> {
+        let mut found = Vec::new();
+        for used in self.node(id).classifiers.iter().filter_map(|id| self.node(*id).filter()) {
+            if !found.contains(&used.description.classes) {
+                found.push(used.description.classes);
+            }
+        }
+        found
+    }
+
+    /// Returns the classes of the blocks that leave a node, as [`Self::input_classes`] does for
+    /// those that arrive.
+    #[must_use]
+    pub fn output_classes(&self, id: NodeId) -> Vec<Classes> {
+        let own = |id| self.node(id).filter().map(|used| used.description.classes);
+        match own(id) {
+            Some(own) if own != Classes::Same => vec![own],
+            _ => {
+                let mut found = self.input_classes(id);
+                let operands = self.operands(id).filter_map(own);
+                found.extend(operands.filter(|own| *own != Classes::Same));
+                found
+            }
+        }
     }
 
     /// Returns the sources: the nodes that have no incoming edges except back edges.
