@@ -384,7 +384,7 @@ mod tests {
                 frameless_block(b"GET / HTTP/1.1"),
                 BlockFlags::FIRST.with(BlockFlags::BACKWARD),
             ),
-            flagged(hole_block(7), BlockFlags::LAST),
+            flagged(hole_block(7), BlockFlags::LAST.with(BlockFlags::BACKWARD)),
             flagged(frameless_block(b"of another filter"), BlockFlags::FIRST),
         ];
         let form = |o: &mut OpenArguments<'_>| o.form = Form::Message;

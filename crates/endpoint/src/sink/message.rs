@@ -11,6 +11,7 @@ use abi::{BlockFlags, Direction};
 use filter::{Amount, Block, Form, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq as _};
 use serde::{Serialize, Serializer};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -210,51 +211,66 @@ const fn is_unescaped(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
+/// Maximum number of described messages of which a [`MessageCounts`] expects fragments. Blocks of a
+/// message beyond it count as blocks that belong to no message.
+const OPEN_MESSAGES_MAX: usize = 1 << 18;
+
 /// Counters of the messages, and of their fragments, that a sink has received.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct MessageCounts {
     /// True for the form [`Form::Message`], in which the blocks of a message follow its
     /// description.
     has_following_blocks: bool,
     messages: u64,
     fragments: u64,
-    /// Session and direction of the latest description, until the first fragment of its message
-    /// arrives; otherwise `None`. This fragment may have the flag [`BlockFlags::FIRST`], because it
-    /// may also begin its stream.
-    open_message: Option<(u32, Direction)>,
+    /// The described messages whose last fragment has not arrived, by session and direction. The
+    /// value is true once a fragment has arrived. The first fragment may have the flag
+    /// [`BlockFlags::FIRST`], because it may also begin its stream.
+    open_messages: HashMap<(u32, bool), bool>,
 }
 
 impl MessageCounts {
     /// Creates zeroed counters for blocks of this form.
-    pub(crate) const fn new(form: Form) -> Self {
+    pub(crate) fn new(form: Form) -> Self {
         Self {
             has_following_blocks: matches!(form, Form::Message),
             messages: 0,
             fragments: 0,
-            open_message: None,
+            open_messages: HashMap::new(),
         }
     }
 
     /// Returns true if the block is a fragment of a message that has already been counted. A block
     /// with the flag [`BlockFlags::FIRST`] begins a message that has not been counted, unless it
-    /// directly follows its description. Always returns false before the first description, because
-    /// a filter describes either all of its messages or none of them.
+    /// directly follows its description. Returns false for blocks that belong to no described
+    /// message, such as those of a connection of another protocol.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
-        let begins = block.context.flags.contains(BlockFlags::FIRST)
-            && self.open_message != Some(stream_key(block));
-        self.has_following_blocks && self.messages > 0 && !begins
+        let begins = block.context.flags.contains(BlockFlags::FIRST);
+        let open = self.open_messages.get(&stream_key(block));
+        open.is_some_and(|has_fragment| !(begins && *has_fragment))
     }
 
     /// Counts a block as a message if it is a description, or as a fragment if it belongs to a
     /// counted message.
     pub(crate) fn count_block(&mut self, block: &Block<'_>) {
+        let flags = block.context.flags;
         if block.marks.is_description() {
             self.messages += 1;
-            let is_single = block.context.flags.contains(BlockFlags::LAST);
-            self.open_message = (!is_single).then(|| stream_key(block));
-        } else if self.is_counted(block) {
-            self.fragments += 1;
-            self.open_message = self.open_message.filter(|open| *open != stream_key(block));
+            let has_room = self.open_messages.len() < OPEN_MESSAGES_MAX;
+            // No fragment follows a complete message, which may also arrive between the fragments
+            // of another one.
+            if self.has_following_blocks && !flags.contains(BlockFlags::LAST) && has_room {
+                self.open_messages.insert(stream_key(block), false);
+            }
+            return;
+        }
+        let is_fragment = self.is_counted(block);
+        self.fragments += u64::from(is_fragment);
+        let ends = flags.contains(BlockFlags::LAST) || flags.contains(BlockFlags::END);
+        if !is_fragment || ends {
+            self.open_messages.remove(&stream_key(block));
+        } else if let Some(has_fragment) = self.open_messages.get_mut(&stream_key(block)) {
+            *has_fragment = true;
         }
     }
 
@@ -265,9 +281,9 @@ impl MessageCounts {
     }
 }
 
-/// Returns the session and direction of a block, which identify its stream.
-const fn stream_key(block: &Block<'_>) -> (u32, Direction) {
-    (block.context.session, block.context.flags.direction())
+/// Returns the session of a block, and true if its direction is backward. They identify its stream.
+fn stream_key(block: &Block<'_>) -> (u32, bool) {
+    (block.context.session, block.context.flags.direction() == Direction::Backward)
 }
 
 /// A description record, formatted as a phrase by its `Display` implementation.

@@ -110,7 +110,7 @@ macro_rules! add {
 }
 
 impl PrintFormatter {
-    const fn new(names: ClassNames, form: Form, payload: DumpFormat) -> Self {
+    fn new(names: ClassNames, form: Form, payload: DumpFormat) -> Self {
         Self { names, form, payload, described: MessageCounts::new(form) }
     }
 
@@ -316,7 +316,11 @@ mod tests {
         let mut first = description_block(&response).with_class(Class(200));
         first.context.session = 5;
         first.context.flags = BlockFlags::FIRST.with(BlockFlags::BACKWARD);
-        let blocks = [first, frameless_block(b"HTTP/1.1 200 OK"), hole_block(3)];
+        let fragments = [frameless_block(b"HTTP/1.1 200 OK"), hole_block(3)].map(|mut block| {
+            (block.context.session, block.context.flags) = (5, BlockFlags::BACKWARD);
+            block
+        });
+        let blocks = [first, fragments[0], fragments[1]];
         let given = checked_arguments(&PRINT, &[]);
         let dir = TempDir::new();
         let print = |payload, name: &str| {
@@ -334,8 +338,8 @@ mod tests {
         assert_eq!(text, line);
         let expected = [("blocks", 3), ("messages", 1), ("fragments", 2)];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
-        let rest = "23:31:30.123456 message, length 15\n\tHTTP/1.1 200 OK\n\
-                    23:31:30.123456 message, missing, length 3\n";
+        let rest = "23:31:30.123456 message backward, length 15, session 5\n\tHTTP/1.1 200 OK\n\
+                    23:31:30.123456 message backward, missing, length 3, session 5\n";
         assert_eq!(print(DumpFormat::Text, "text").0, format!("{line}{rest}"));
         let stream = [first, frameless_block(b"HTTP/1.1 200 OK"), hole_block(0)];
         let stream = printed_lines("none", |o| o.form = Form::Stream, &stream);
@@ -349,6 +353,40 @@ mod tests {
         (end.context.session, end.context.flags) = (5, BlockFlags::BACKWARD.with(BlockFlags::END));
         let end = printed_lines("none", |o| o.form = Form::Stream, &[end]);
         assert!(end.ends_with("stream backward, end, length 0, session 5\n"), "{end}");
+    }
+
+    #[test]
+    fn blocks_of_undescribed_streams_are_printed_beside_messages() {
+        let request = description_record(RecordKind::HttpRequest, |writer| {
+            writer.add_text(Field::Method, b"GET");
+        });
+        let block = |block: Block<'static>, session, flags: BlockFlags| {
+            let mut block = block;
+            (block.context.session, block.context.flags) = (session, flags);
+            block
+        };
+        let mut description = description_block(&request);
+        (description.context.session, description.context.flags) = (1, BlockFlags::FIRST);
+        let other = || block(frameless_block(b"other"), 2, BlockFlags::NONE);
+        let blocks = [
+            description,
+            block(frameless_block(b"first"), 1, BlockFlags::FIRST),
+            other(),
+            block(frameless_block(b"between"), 1, BlockFlags::NONE),
+            block(frameless_block(b"last"), 1, BlockFlags::LAST),
+            block(frameless_block(b"after"), 1, BlockFlags::NONE),
+            block(frameless_block(b"answer"), 1, BlockFlags::BACKWARD),
+            other(),
+        ];
+        let printed = printed_lines("none", |o| o.form = Form::Message, &blocks);
+        let lines = printed.lines().skip(1).map(|line| line.split_once(' ').unwrap().1);
+        let expected = [
+            "message forward, length 5, session 2",
+            "message forward, length 5, session 1",
+            "message backward, length 6, session 1",
+            "message forward, length 5, session 2",
+        ];
+        assert_eq!(lines.collect::<Vec<_>>(), expected, "{printed}");
     }
 
     #[test]
