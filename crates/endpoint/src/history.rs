@@ -136,6 +136,12 @@ impl History {
         }
     }
 
+    /// Returns the limits on the memory and the age of the stored frames.
+    #[must_use]
+    pub const fn limits(&self) -> HistoryLimits {
+        self.limits
+    }
+
     /// Copies the frame of a block into the history, and evicts old frames that exceed the limits.
     /// Clears the history if the block has no frame, or if the frame alone exceeds the byte limit,
     /// because the sequence numbers of stored frames must be consecutive. While the history is
@@ -143,7 +149,6 @@ impl History {
     pub fn push(&mut self, block: &Block<'_>) {
         self.next_number += 1;
         self.newest = self.newest.max(block.context.time);
-        let length = block.frame.len();
         if self.newest < self.frozen_until {
             self.push_while_frozen(block);
             return;
@@ -151,8 +156,7 @@ impl History {
         if self.skipped > 0 {
             self.clear();
         }
-        let fits = block.marks.is_frame() && length + FRAME_OVERHEAD_BYTES <= self.limits.bytes;
-        if fits {
+        if self.can_store(block) {
             self.store(block);
         } else {
             // The sequence numbers of stored frames must be consecutive.
@@ -165,6 +169,12 @@ impl History {
         while !self.make_room(0) && !self.frames.is_empty() {
             self.evict_oldest();
         }
+    }
+
+    /// Returns true if the block has a frame that does not exceed the byte limit by itself.
+    #[must_use]
+    pub fn can_store(&self, block: &Block<'_>) -> bool {
+        block.marks.is_frame() && block.frame.len() + FRAME_OVERHEAD_BYTES <= self.limits.bytes
     }
 
     fn store(&mut self, block: &Block<'_>) {

@@ -40,8 +40,9 @@ class, which are the history).
 
 At most `bytes` of memory store frames; the oldest are compressed before any are discarded: of live
 traffic by a thread of low priority, so that the path never waits for it. A file has the stored
-frames and at most `bytes` more. If a file cannot be written, as on a full disk, the path continues
-and fails at its end, with the number of frames that are missing. Times are those of the blocks.",
+frames, the one that triggers it, and at most `bytes` more. If a file cannot be written, as on a
+full disk, the path continues and fails at its end, with the number of frames that are missing.
+Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.with_worker_rule(|_| {
@@ -252,10 +253,24 @@ impl FreezeSink {
             None => block.pointer.class.is_answered(),
             Some(when) => when.matches(block),
         };
-        self.history.push(block);
-        if !block.marks.is_frame() {
-            return;
+        // A frame that the history cannot store clears it, so the earlier frames are written first.
+        let fits = self.history.can_store(block);
+        if fits {
+            self.history.push(block);
         }
+        if block.marks.is_frame() {
+            // A frame that has just been stored is evicted last.
+            let is_stored = fits && self.history.retained_frame_counts().blocks > 0;
+            self.add_frame_of_block(block, triggers, is_stored);
+        }
+        if !fits {
+            self.history.push(block);
+        }
+    }
+
+    /// Writes the frame of a block to the file, if there is one or the block triggers one.
+    /// `is_stored` is true if the history contains the frame.
+    fn add_frame_of_block(&mut self, block: &Block<'_>, triggers: bool, is_stored: bool) {
         let until = block.context.time.saturating_add(self.after);
         self.counts.triggers += u64::from(triggers);
         match &mut self.capture {
@@ -268,16 +283,16 @@ impl FreezeSink {
             None if triggers && self.counts.files + self.counts.files_missing >= self.files_max => {
                 self.counts.ignored_triggers += 1;
             }
-            None if triggers => self.begin_capture(LinkType(block.marks.link), until),
+            None if triggers => self.begin_capture(block, until, is_stored),
             None => {}
         }
     }
 
-    /// Creates a file, copies the stored frames into the file (the last of these frames is the
-    /// trigger), and starts a capture that ends at `until`. The stored frames stay in the history,
-    /// because the next file also covers the time before its trigger. If the file cannot be
-    /// created, counts the file and the trigger as missing.
-    fn begin_capture(&mut self, link: LinkType, until: Time) {
+    /// Creates a file, copies the stored frames into the file, then the trigger unless it is the
+    /// last of them (`is_stored`), and starts a capture that ends at `until`. The stored frames stay
+    /// in the history, because the next file also covers the time before its trigger. If the file
+    /// cannot be created, counts the file and the trigger as missing.
+    fn begin_capture(&mut self, trigger: &Block<'_>, until: Time, is_stored: bool) {
         let (file, name) = match create_capture(&self.into, self.files_max) {
             Ok(created) => created,
             Err((error, name)) => {
@@ -288,17 +303,24 @@ impl FreezeSink {
             }
         };
         self.counts.files += 1;
+        let link = LinkType(trigger.marks.link);
         let buffer = history::file_header(link).to_vec();
-        // Room for the uncompressed history, and for another `bytes` bytes after the trigger.
-        let room = self.history.capture_size().saturating_add(self.bytes);
+        let header = FrameHeader::for_block(trigger);
+        // Room for the uncompressed history and the trigger, and for another `bytes` bytes.
+        let unstored =
+            if is_stored { 0 } else { trigger.frame.len() + history::RECORD_HEADER_SIZE };
+        let room = self.history.capture_size().saturating_add(unstored + self.bytes);
         self.capture =
             Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
         let none = History::new(HistoryLimits::NONE, CompressionMode::CallingThread);
         let history = std::mem::replace(&mut self.history, none);
-        history.visit_frames_since(HistoryStart::Oldest, |header, frame| {
-            self.add_frame(header, frame)
-        });
+        let since = trigger.context.time.saturating_sub(history.limits().time);
+        let start = if is_stored { HistoryStart::Oldest } else { HistoryStart::Time(since) };
+        history.visit_frames_since(start, |header, frame| self.add_frame(header, frame));
         self.history = history;
+        if !is_stored {
+            self.add_frame(&header, trigger.frame);
+        }
     }
 
     /// Appends a frame to the capture file that is being written. Omits the frame if its link type
@@ -503,6 +525,21 @@ mod tests {
             15,
             "the file begins with the oldest frame that fits in 64 KB"
         );
+    }
+
+    #[test]
+    fn v9_trigger_larger_than_the_memory_is_in_the_file() {
+        let dir = TempDir::new();
+        let path = dir.path("alert.pcap");
+        let given = [("bytes", "64k"), ("before", "5s"), ("after", "2s")];
+        let mut sink = freeze_sink(&path, &given);
+        feed_seconds(&mut *sink, 0..20, &[]);
+        let large = vec![7; 70_000];
+        sink.consume(&batch_from_blocks(&[block_at(20, Class::YES, &large)]), 0).unwrap();
+        feed_seconds(&mut *sink, 21..40, &[]);
+        let rows = sink.finish().unwrap().rows;
+        assert!(rows.contains(&("frames".to_owned(), 8)), "{rows:?}");
+        assert_eq!(captured_seconds(&path), (15..=22).collect::<Vec<_>>());
     }
 
     #[test]
