@@ -490,6 +490,18 @@ fn class_with_a_different_meaning_in_each_branch_has_no_name() {
 }
 
 #[test]
+fn identical_frames_are_all_records_of_a_capture() {
+    let folder = Folder::new();
+    // The generated frames of a flow are one frame in memory, with one time in each batch.
+    for filters in ["", "udp |", "count + count |"] {
+        let line = format!("generate count=5 | {filters} pcap | exec \"cat > x.pcap\"");
+        assert_eq!(folder.run(&[&line]).status, Some(0), "{line}");
+        let expected = if filters.contains('+') { 10 } else { 5 };
+        assert_eq!(count_packets(&folder, "x.pcap"), expected, "{line}");
+    }
+}
+
+#[test]
 fn h11_compressed_files_keep_names_and_index() {
     let folder = Folder::new();
     for line in ["tcp | files plain", "tcp | compress | files packed"] {

@@ -64,11 +64,14 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct SessionCapture {
     /// Pointer to the frame that was recorded last.
     last_frame: RichPointer,
+    /// Pointer to the bytes that were in view of the last block of this frame.
+    last_view: RichPointer,
+    /// Time of this frame, which distinguishes it from later frames in the same memory.
+    last_time: Time,
     /// Link type of the first frame plus 1; 0 until a frame has arrived.
     link_plus_one: u32,
     /// Directions of the session that have ended: bit 0 for forward, bit 1 for backward.
     ended_directions: u32,
-    unused: [u32; 2],
 }
 
 impl Session for SessionCapture {}
@@ -145,10 +148,13 @@ impl SessionCapture {
             }
             return;
         }
-        if self.link_plus_one != 0
-            && self.last_frame == frame
-            && !context.flags.contains(BlockFlags::END)
-        {
+        let view = block.pointer.with_class(Class::NONE);
+        // A stream views no byte twice, so the same view again is another block with this frame.
+        let is_repeated = self.link_plus_one != 0
+            && (self.last_frame, self.last_time) == (frame, block.context.time)
+            && (self.last_view != view || block.length() == 0);
+        self.last_view = view;
+        if is_repeated && !context.flags.contains(BlockFlags::END) {
             cx.count(REPEATED_VIEWS, 1);
             return cx.consume(block);
         }
@@ -159,9 +165,8 @@ impl SessionCapture {
         let captured = bytes.len() as u32;
         let record =
             write::encode_record_header(block.context.time, captured, block.marks.wire_length);
-        let record: &[u8] = if self.last_frame == frame { &[] } else { &record };
-        let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
-        (self.link_plus_one, self.last_frame) = (link, frame);
+        let (record, bytes) = if is_repeated { (&[][..], &[][..]) } else { (&record[..], bytes) };
+        (self.link_plus_one, self.last_frame, self.last_time) = (link, frame, block.context.time);
         let block = &super::with_header_offsets(*block);
         cx.append_replacement(block, context, &[header, record, bytes]);
         cx.consume(block);
