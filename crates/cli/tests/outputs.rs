@@ -502,6 +502,22 @@ fn identical_frames_are_all_records_of_a_capture() {
 }
 
 #[test]
+fn message_beside_other_forms_is_one_line() {
+    let folder = Folder::new();
+    for sink in ["print", "json"] {
+        let count_lines = |filters: &str| {
+            let ran = folder.run(&["-q", &format!("{REPLAY_REQUEST} | {filters} | {sink}")]);
+            assert_eq!(ran.status, Some(0), "{filters}: {ran:?}");
+            ran.out.lines().count()
+        };
+        let apart = count_lines("tcp | http") + count_lines("udp");
+        assert_eq!(count_lines("(tcp | http) + udp"), apart, "{sink}");
+        let apart = count_lines("tcp |http http") + count_lines("tcp |https tls");
+        assert_eq!(count_lines("tcp | (|http http + |https tls)"), apart, "{sink}");
+    }
+}
+
+#[test]
 fn h11_compressed_files_keep_names_and_index() {
     let folder = Folder::new();
     for line in ["tcp | files plain", "tcp | compress | files packed"] {

@@ -341,8 +341,10 @@ pub trait Sink: Send {
 pub struct OpenArguments<'o> {
     /// Arguments from the request, already checked.
     pub arguments: &'o Arguments,
-    /// Form of the incoming blocks (sinks only).
+    /// Form of the incoming blocks (sinks only); the first of them if blocks have several forms.
     pub form: Form,
+    /// The other forms of the incoming blocks, if branches with several forms meet (sinks only).
+    pub other_forms: &'o [Form],
     /// Classes of the incoming blocks, as defined by the nearest classifiers upstream (sinks only).
     /// Several, if branches with different classifiers meet. [`Classes::Same`] stands for blocks
     /// that no filter has classified.
@@ -384,6 +386,7 @@ impl<'o> OpenArguments<'o> {
         Self {
             arguments,
             form: Form::Frame,
+            other_forms: &[],
             classes: &[],
             origin: 0,
             origins: Origins::default(),
@@ -396,6 +399,11 @@ impl<'o> OpenArguments<'o> {
             stopped: Arc::default(),
             rollback_log: &NO_ROLLBACK_LOG,
         }
+    }
+
+    /// Returns all forms that the incoming blocks can have.
+    pub fn forms(&self) -> impl Iterator<Item = Form> {
+        std::iter::once(self.form).chain(self.other_forms.iter().copied())
     }
 }
 

@@ -252,7 +252,7 @@ impl JsonFormatter {
             Some("text") => PayloadEncoding::Text,
             _ => PayloadEncoding::None,
         };
-        let described = MessageCounts::new(opening.form);
+        let described = MessageCounts::new(opening.forms().any(|form| form == Form::Message));
         Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 

@@ -8,7 +8,7 @@ use crate::sink::json_object::add_member;
 use crate::timestamp_text::Rfc3339;
 use abi::text::VisibleText;
 use abi::{BlockFlags, Direction};
-use filter::{Amount, Block, Form, Report, Time};
+use filter::{Amount, Block, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
@@ -218,8 +218,8 @@ const OPEN_MESSAGES_MAX: usize = 1 << 18;
 /// Counters of the messages, and of their fragments, that a sink has received.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageCounts {
-    /// True for the form [`Form::Message`], in which the blocks of a message follow its
-    /// description.
+    /// True if blocks of the form [`Form::Message`](filter::Form::Message) arrive, in which the blocks of a message follow
+    /// its description.
     has_following_blocks: bool,
     messages: u64,
     fragments: u64,
@@ -230,14 +230,10 @@ pub(crate) struct MessageCounts {
 }
 
 impl MessageCounts {
-    /// Creates zeroed counters for blocks of this form.
-    pub(crate) fn new(form: Form) -> Self {
-        Self {
-            has_following_blocks: matches!(form, Form::Message),
-            messages: 0,
-            fragments: 0,
-            open_messages: HashMap::new(),
-        }
+    /// Creates zeroed counters. `has_following_blocks` is true if blocks of the form
+    /// [`Form::Message`](filter::Form::Message) arrive.
+    pub(crate) fn new(has_following_blocks: bool) -> Self {
+        Self { has_following_blocks, messages: 0, fragments: 0, open_messages: HashMap::new() }
     }
 
     /// Returns true if the block is a fragment of a message that has already been counted. A block
@@ -257,9 +253,13 @@ impl MessageCounts {
         if block.marks.is_description() {
             self.messages += 1;
             let has_room = self.open_messages.len() < OPEN_MESSAGES_MAX;
+            // The hello of TLS is described in a stream, whose blocks are no fragments of it.
+            let is_hello = MessageRecord::from_block(block)
+                .is_some_and(|record| record.kind() == RecordKind::Tls);
             // No fragment follows a complete message, which may also arrive between the fragments
             // of another one.
-            if self.has_following_blocks && !flags.contains(BlockFlags::LAST) && has_room {
+            let opens = self.has_following_blocks && !is_hello && !flags.contains(BlockFlags::LAST);
+            if opens && has_room {
                 self.open_messages.insert(stream_key(block), false);
             }
             return;

@@ -75,7 +75,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
         Some("text") => DumpFormat::Text,
         _ => DumpFormat::None,
     };
-    let formatter = PrintFormatter::new(ClassNames::new(opening), opening.form, payload);
+    let formatter = PrintFormatter::new(opening, payload);
     Ok(Box::new(TextSink {
         formatter,
         out: BufferedOutputFile::stdout()?.with_stop_limit(&opening.stopped),
@@ -110,8 +110,9 @@ macro_rules! add {
 }
 
 impl PrintFormatter {
-    fn new(names: ClassNames, form: Form, payload: DumpFormat) -> Self {
-        Self { names, form, payload, described: MessageCounts::new(form) }
+    fn new(opening: &OpenArguments<'_>, payload: DumpFormat) -> Self {
+        let described = MessageCounts::new(opening.forms().any(|form| form == Form::Message));
+        Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
     fn append_message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
@@ -249,7 +250,7 @@ mod tests {
             stopped: opening.stopped.clone(),
             ..opening
         };
-        let names = ClassNames::new(if opening.origin == 1 { &several } else { &opening });
+        let opening = if opening.origin == 1 { &several } else { &opening };
         let dir = TempDir::new();
         let out = BufferedOutputFile::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
         let payload = match payload {
@@ -257,8 +258,7 @@ mod tests {
             "text" => DumpFormat::Text,
             _ => DumpFormat::None,
         };
-        let mut print =
-            TextSink { formatter: PrintFormatter::new(names, opening.form, payload), out };
+        let mut print = TextSink { formatter: PrintFormatter::new(opening, payload), out };
         print.consume(&batch_from_blocks(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
@@ -324,10 +324,9 @@ mod tests {
         let given = checked_arguments(&PRINT, &[]);
         let dir = TempDir::new();
         let print = |payload, name: &str| {
-            let names = ClassNames::new(&sink_opening(&given, &[]));
+            let opening = OpenArguments { form: Form::Message, ..sink_opening(&given, &[]) };
             let out = BufferedOutputFile::create(&dir.path(name), UNLOGGED_CREATION).unwrap();
-            let mut print =
-                TextSink { formatter: PrintFormatter::new(names, Form::Message, payload), out };
+            let mut print = TextSink { formatter: PrintFormatter::new(&opening, payload), out };
             print.consume(&batch_from_blocks(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)

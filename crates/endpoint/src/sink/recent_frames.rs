@@ -4,6 +4,7 @@
 //! Several blocks of a stream or message may view the same frame, for example requests that arrived
 //! in one segment, or the parts of overlapping segments.
 
+use crate::OpenArguments;
 use abi::{Class, RichPointer};
 use filter::{Block, Form, Time};
 
@@ -18,15 +19,20 @@ pub(crate) struct RecentFrames {
     /// Ring of the most recent frames, or `None` if blocks never share a frame in the form of the
     /// input.
     frames: Option<[(RichPointer, Time); RECENT_FRAME_COUNT]>,
+    /// True if blocks of forms that share no frames arrive, too. They have no session unless they
+    /// are segments.
+    has_other_forms: bool,
     next: usize,
 }
 
 impl RecentFrames {
-    /// Creates an empty list of recent frames, for blocks of this form.
-    pub(crate) fn new(form: Form) -> Self {
-        let shared = matches!(form, Form::Stream | Form::Message);
+    /// Creates an empty list of recent frames, for blocks of the forms in these arguments.
+    pub(crate) fn new(opening: &OpenArguments<'_>) -> Self {
+        let shares = |form| matches!(form, Form::Stream | Form::Message);
+        let is_shared = opening.forms().any(shares);
         Self {
-            frames: shared.then_some([(RichPointer::default(), 0); RECENT_FRAME_COUNT]),
+            frames: is_shared.then_some([(RichPointer::default(), 0); RECENT_FRAME_COUNT]),
+            has_other_forms: !opening.forms().all(shares),
             next: 0,
         }
     }
@@ -40,6 +46,9 @@ impl RecentFrames {
     /// among the recent frames. If each block has its own frame, records nothing and returns true.
     pub(crate) fn add(&mut self, block: &Block<'_>) -> bool {
         let Some(recent) = &mut self.frames else { return true };
+        if self.has_other_forms && block.context.session == 0 {
+            return true;
+        }
         let frame = (block.entry().frame().with_class(Class::NONE), block.context.time);
         if recent.contains(&frame) {
             return false;
@@ -49,5 +58,38 @@ impl RecentFrames {
         }
         self.next += 1;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{checked_arguments, frame_block, sink_opening};
+
+    #[test]
+    fn frames_of_messages_are_recognized_among_other_forms() {
+        let given = checked_arguments(&crate::sink::print::PRINT, &[]);
+        let opening =
+            |form, other_forms| OpenArguments { form, other_forms, ..sink_opening(&given, &[]) };
+        let frame = frame_block(b"two requests");
+        let in_session = |mut block: Block<'static>| {
+            block.context.session = 1;
+            block
+        };
+        let views = [frame.narrow(0, 3), frame.narrow(3, 9)].map(in_session);
+        let are_new = |opening: &OpenArguments<'_>, blocks: [Block<'static>; 2]| {
+            let mut recent = RecentFrames::new(opening);
+            blocks.map(|block| recent.add(&block))
+        };
+        for mixed in [
+            opening(Form::Message, &[]),
+            opening(Form::Segment, &[Form::Message]),
+            opening(Form::Frame, &[Form::Stream]),
+        ] {
+            assert_eq!(are_new(&mixed, views), [true, false], "{mixed:?}");
+        }
+        // Blocks without a session are frames, of which each is new.
+        assert_eq!(are_new(&opening(Form::Frame, &[Form::Stream]), [frame; 2]), [true; 2]);
+        assert_eq!(are_new(&opening(Form::Segment, &[]), views), [true; 2]);
     }
 }

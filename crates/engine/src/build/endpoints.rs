@@ -125,6 +125,7 @@ impl EndpointContext<'_> {
         let readers = self.source_file_readers(id);
         let opening = OpenArguments {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
+            other_forms: node.input_forms.get(1..).unwrap_or_default(),
             classes: &graph.input_classes(id),
             origins: self.origins.published.clone(),
             latency: self.plan.graph.options.number("latency"),

@@ -196,7 +196,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let formatter = AccountFormatter {
         origins: opening.origins.clone(),
         flows: FlowTable::new(flows_max, number("idle"), opening.live),
-        frames: RecentFrames::new(opening.form),
+        frames: RecentFrames::new(opening),
         cut_short: 0,
         blocks_without_flow: 0,
     };

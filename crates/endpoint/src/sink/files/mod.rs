@@ -143,21 +143,25 @@ impl FilesSink {
             (Some("session"), _) => FileUnit::Session,
             (Some("connection"), _) => FileUnit::Connection,
             (Some("block"), _) => FileUnit::Block,
-            (Some("message"), _) | (_, Form::Message) => FileUnit::Message,
+            (Some("message"), _) => FileUnit::Message,
+            (_, Form::Message) if opening.other_forms.is_empty() => FileUnit::Message,
             _ => FileUnit::Session,
         };
+        // Frames, lines and bytes have no beginning of a stream.
+        let in_sessions = |form| matches!(form, Form::Segment | Form::Stream | Form::Message);
+        let has_streams =
+            opening.forms().any(|form| form == Form::Stream) && opening.forms().all(in_sessions);
         let policy = FileSetPolicy {
             suffix: "",
             has_digests: true,
             has_single_message: unit == FileUnit::Message,
-            needs_beginning: unit == FileUnit::Message
-                || unit != FileUnit::Block && opening.form == Form::Stream,
+            needs_beginning: unit == FileUnit::Message || unit != FileUnit::Block && has_streams,
             fills_holes: text("holes") != Some("skip"),
         };
         Ok(Self {
             file_set: FileSet::open(text("dir").unwrap_or("."), policy, opening)?,
             unit,
-            has_fragments: matches!(opening.form, Form::Bytes | Form::Record),
+            has_fragments: opening.forms().any(|form| matches!(form, Form::Bytes | Form::Record)),
             in_fragments: false,
             written: Amount::default(),
             messages: 0,

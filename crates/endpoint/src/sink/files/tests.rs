@@ -141,6 +141,22 @@ fn per_parameter_selects_unit_of_files() {
 }
 
 #[test]
+fn stream_without_beginning_is_incomplete_beside_segments() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let given = checked_arguments(&FILES, &[("dir", &out)]);
+    let opening = sink_opening(&given, &[]);
+    let other_forms = &[Form::Stream];
+    let mut files =
+        FilesSink::new(&OpenArguments { form: Form::Segment, other_forms, ..opening }).unwrap();
+    let blocks =
+        [session_block(1, END_FLAG, b"late"), session_block(2, FIRST_FLAG | END_FLAG, b"x")];
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!(index_column(&out, "complete"), [false, true]);
+}
+
+#[test]
 fn message_without_beginning_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");

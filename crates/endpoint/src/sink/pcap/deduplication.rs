@@ -1,9 +1,9 @@
 //! Deduplication of frames that several blocks view, and counters of frames.
 
-use crate::Failure;
 use crate::history::{self, FrameHeader};
 use crate::sink::recent_frames::RecentFrames;
-use filter::{Block, Form, Report};
+use crate::{Failure, OpenArguments};
+use filter::{Block, Report};
 use wire::capture::write;
 
 /// State for writing a frame only once, even if several blocks view it, with counters of frames and
@@ -22,10 +22,10 @@ pub(super) struct FrameDeduplication {
 }
 
 impl FrameDeduplication {
-    /// Creates an empty state for blocks of this form.
-    pub(super) fn new(form: Form) -> Self {
+    /// Creates an empty state for blocks of the forms in these arguments.
+    pub(super) fn new(opening: &OpenArguments<'_>) -> Self {
         Self {
-            recent_frames: RecentFrames::new(form),
+            recent_frames: RecentFrames::new(opening),
             appended: 0,
             cut: 0,
             repeated: 0,

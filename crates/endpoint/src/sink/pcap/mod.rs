@@ -97,7 +97,7 @@ struct Pcap {
 
 fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
-    let frames = FrameDeduplication::new(opening.form);
+    let frames = FrameDeduplication::new(opening);
     if let Some(per @ ("connection" | "session")) = opening.arguments.text("per") {
         return Ok(Box::new(SplitPcap::open(path, per == "session", frames, opening)?));
     }

@@ -41,7 +41,7 @@ impl SplitPcap {
             suffix: ".pcap",
             has_digests: false,
             has_single_message: false,
-            needs_beginning: opening.form == Form::Stream,
+            needs_beginning: opening.forms().all(|form| form == Form::Stream),
             fills_holes: false,
         };
         let file_set = FileSet::open(path, policy, opening)?;
