@@ -102,6 +102,8 @@ struct FreezeSink {
     /// Number and size of the frames in the history, at the time when the history had the most
     /// bytes.
     peak: RetainedFrames,
+    /// Name of the first file created; `None` until then.
+    first_file: Option<PathBuf>,
     /// The capture file that is being written. `None` while the sink waits for a trigger.
     capture: Option<Capture>,
     counts: FreezeCounts,
@@ -167,6 +169,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
         files_max: number("files"),
         history: History::new(HistoryLimits { bytes, time: number("before") }, compresses),
         peak: RetainedFrames::default(),
+        first_file: None,
         capture: None,
         counts: FreezeCounts::default(),
         failure: None,
@@ -230,9 +233,10 @@ impl Sink for FreezeSink {
             ("bytes kept at most", self.peak.bytes),
             ("in bytes of memory", self.peak.stored),
         ];
+        let first = self.first_file.as_ref().unwrap_or(&self.into).display();
         let done = match files {
-            0 | 1 => format!("written to {}", self.into.display()),
-            _ => format!("written to {files} files, {} the first", self.into.display()),
+            0 | 1 => format!("written to {first}"),
+            _ => format!("written to {files} files, {first} the first"),
         };
         Ok(Report::from_rows(always)
             .with_nonzero_rows(others)
@@ -303,6 +307,7 @@ impl FreezeSink {
             }
         };
         self.counts.files += 1;
+        self.first_file.get_or_insert_with(|| name.clone());
         let link = LinkType(trigger.marks.link);
         let buffer = history::file_header(link).to_vec();
         let header = FrameHeader::for_block(trigger);
@@ -499,8 +504,11 @@ mod tests {
         let given = [("before", "1s"), ("after", "1s"), ("files", "2")];
         let mut few = freeze_sink(&path, &given);
         feed_seconds(&mut *few, 0..60, &[10, 20, 30, 40]);
-        let rows = few.finish().unwrap().rows;
+        let report = few.finish().unwrap();
+        let rows = report.rows;
         assert!(rows.contains(&("triggers without a file".to_owned(), 2)), "{rows:?}");
+        let done = format!("written to 2 files, {path}.2 the first");
+        assert!(report.outputs.iter().any(|output| output.done == done), "{:?}", report.outputs);
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
         assert_eq!(captured_seconds(&format!("{path}.2")), [9, 10, 11]);
         assert_eq!(captured_seconds(&format!("{path}.3")), [19, 20, 21]);
@@ -579,6 +587,7 @@ mod tests {
             files_max: 10,
             history: History::new(HistoryLimits { bytes: 1 << 20, time: SECOND }, none),
             peak: RetainedFrames::default(),
+            first_file: None,
             capture: None,
             counts: FreezeCounts::default(),
             failure: None,
