@@ -340,6 +340,12 @@ pub fn find_record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     end.min(records.len())
 }
 
+/// Returns a capture file without packets: a header with the link type of Ethernet.
+#[must_use]
+pub fn empty_capture() -> [u8; FILE_HEADER_SIZE] {
+    file_header(LinkType::ETHERNET)
+}
+
 /// Returns the header of a pcap file for frames of this link type ([`LinkType::file_link_type`]).
 #[must_use]
 pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {

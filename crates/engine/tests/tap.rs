@@ -229,6 +229,19 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
 }
 
 #[test]
+fn v8_tap_without_frames_is_a_capture_without_packets() {
+    let text = "generate seq=yes rate=1000 | bpf \"tcp\" | count | discard";
+    let ((tap, mut capture), _) = run_while(text, None, |live| {
+        let (tap, _, capture) = start_tap(live, Some("count"), None);
+        (tap, capture)
+    });
+    let mut header = Vec::new();
+    capture.pipe.read_to_end(&mut header).expect("a capture");
+    assert_eq!((header.len(), &header[..4]), (24, &0xa1b2_3c4d_u32.to_le_bytes()[..]));
+    wait_until("the path has ended", || tap.stats().end_reason == Some(TapEnd::PathEnded));
+}
+
+#[test]
 fn v9_tap_of_an_ended_path_is_refused() {
     let (live, _) = run_while("generate count=10 | count", None, |live| {
         wait_until("it has ended", || live.has_ended());

@@ -4,6 +4,7 @@
 use super::tap::{TapEnd, TapRecords, TapState};
 use super::tap_form::{ConvertedRecords, TapForm};
 use super::tap_pipe::TapPipe;
+use endpoint::history;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
@@ -68,8 +69,22 @@ impl TapWriter {
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.is_over() => {
                     self.pipe.free_if_empty();
                 }
-                Err(_) => return self.shared.end(TapEnd::PathEnded),
+                Err(_) => {
+                    self.complete_empty_capture();
+                    return self.shared.end(TapEnd::PathEnded);
+                }
             }
+        }
+    }
+
+    /// Writes the header of a capture if the tap has sent no frame, so that its reader finds a
+    /// valid capture without packets.
+    fn complete_empty_capture(&mut self) {
+        if let (Some(form @ TapForm::Capture), false) = (self.forms.first_mut(), self.header_sent) {
+            let header = history::empty_capture().to_vec();
+            let records = form.convert_records(header, false);
+            // If the reader has gone, it needs no header.
+            let _ = self.write(&records);
         }
     }
 
