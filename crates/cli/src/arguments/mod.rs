@@ -183,7 +183,8 @@ pub(crate) struct CatArguments {
     /// Write each packet of a capture on standard input as one block
     #[arg(long, requires = "write", conflicts_with = "lines")]
     pub(crate) pcap: bool,
-    /// Read this many blocks, then end
+    /// Read this many blocks, then end; a block that is longer than half of the ring arrives in
+    /// parts, each of which counts
     #[arg(short, long, value_name = "N", conflicts_with = "write")]
     pub(crate) count: Option<u64>,
 }

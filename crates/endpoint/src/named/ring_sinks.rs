@@ -34,8 +34,9 @@ reader gets blocks written after it opened the ring, and may leave or die withou
 slow`), `overwrite` replaces the oldest block and reports the loss to that reader, and `wait` waits
 for the reader, and also for the first one, so that nothing is lost. Without readers, blocks are
 dropped and counted (`no reader`), unless `full=wait`. Holes are dropped (`never seen`). A block
-longer than half of the ring is written in parts; if the first of them have been written when there
-is no room for the next, readers have the beginning, and the block is counted as `cut short`.
+longer than half of the ring is written in parts, each of which is a block for readers; if the first
+of them have been written when there is no room for the next, readers have the beginning, and the
+block is counted as `cut short`.
 
 With `full=wait` and no `size` the ring grows from 1 MB while its readers are late, within the
 caches of the machine; otherwise its size is fixed, because it decides which blocks are lost.
