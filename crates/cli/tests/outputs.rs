@@ -499,6 +499,8 @@ fn identical_frames_are_all_records_of_a_capture() {
         let expected = if filters.contains('+') { 10 } else { 5 };
         assert_eq!(count_packets(&folder, "x.pcap"), expected, "{line}");
     }
+    assert_eq!(folder.run(&["generate count=5 | udp + tcp | pcap y.pcap"]).status, Some(0));
+    assert_eq!(count_packets(&folder, "y.pcap"), 5);
 }
 
 #[test]

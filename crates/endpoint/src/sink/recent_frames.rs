@@ -19,8 +19,10 @@ pub(crate) struct RecentFrames {
     /// Ring of the most recent frames, or `None` if blocks never share a frame in the form of the
     /// input.
     frames: Option<[(RichPointer, Time); RECENT_FRAME_COUNT]>,
-    /// True if blocks of forms that share no frames arrive, too. They have no session unless they
-    /// are segments.
+    /// The latest view of each of these frames.
+    views: [RichPointer; RECENT_FRAME_COUNT],
+    /// True if blocks of forms that share no frames arrive, too. They have no session, or view the
+    /// same bytes as an equal block before, which the blocks of a stream do not.
     has_other_forms: bool,
     next: usize,
 }
@@ -32,6 +34,7 @@ impl RecentFrames {
         let is_shared = opening.forms().any(shares);
         Self {
             frames: is_shared.then_some([(RichPointer::default(), 0); RECENT_FRAME_COUNT]),
+            views: Default::default(),
             has_other_forms: !opening.forms().all(shares),
             next: 0,
         }
@@ -50,11 +53,15 @@ impl RecentFrames {
             return true;
         }
         let frame = (block.entry().frame().with_class(Class::NONE), block.context.time);
-        if recent.contains(&frame) {
-            return false;
+        let view = block.pointer.with_class(Class::NONE);
+        let known = recent.iter().zip(&mut self.views).find(|(known, _)| **known == frame);
+        if let Some((_, latest)) = known {
+            let is_equal = std::mem::replace(latest, view) == view && block.length() > 0;
+            return self.has_other_forms && is_equal;
         }
-        if let Some(place) = recent.get_mut(self.next % RECENT_FRAME_COUNT) {
-            *place = frame;
+        let place = self.next % RECENT_FRAME_COUNT;
+        if let (Some(known), Some(latest)) = (recent.get_mut(place), self.views.get_mut(place)) {
+            (*known, *latest) = (frame, view);
         }
         self.next += 1;
         true
@@ -91,5 +98,8 @@ mod tests {
         // Blocks without a session are frames, of which each is new.
         assert_eq!(are_new(&opening(Form::Frame, &[Form::Stream]), [frame; 2]), [true; 2]);
         assert_eq!(are_new(&opening(Form::Segment, &[]), views), [true; 2]);
+        // Segments of generated frames, which are one frame in memory, view the same bytes of it.
+        assert_eq!(are_new(&opening(Form::Segment, &[Form::Stream]), [views[1]; 2]), [true; 2]);
+        assert_eq!(are_new(&opening(Form::Stream, &[]), [views[1]; 2]), [true, false]);
     }
 }
