@@ -35,8 +35,8 @@ impl CompiledPeer {
         Self::compile("cc", (name, "c"), source, arguments)
     }
 
-    /// Compiles a program in C that uses the C library, which must be in the directory of this
-    /// program.
+    /// Compiles a program in C that uses Streamline's C library, which must be in the directory of
+    /// the benchmark program.
     pub(crate) fn compile_with_library(name: &str, source: &str) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|why| why.to_string())?;
         let built = own.with_file_name(LIBRARY_FILE);

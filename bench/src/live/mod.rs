@@ -119,8 +119,8 @@ impl LiveBench<'_> {
         Ok((Rate::PerSecond(low), reached))
     }
 
-    /// Measures two results of each program in rounds: the frames per second of processor time, and
-    /// the cost of a frame in the program and in the kernel.
+    /// Measures each program several times. Returns the frames per second of processor time, and the
+    /// cost of a frame in the program and in the kernel.
     fn measure_cost(
         &self,
         row: &str,

@@ -183,7 +183,7 @@ pub(super) fn measure(
     }
     let before = running.processor_ns();
     let done = match setup.answers {
-        AnswerDestination::FreeCalls => exchange.exchange_in_free_calls(load.count)?,
+        AnswerDestination::FreeCalls => exchange.exchange_through_memory_file(load.count)?,
         _ => exchange.run(&mut feeder, load)?,
     };
     let used = running.processor_ns().saturating_sub(before) as f64;
@@ -320,9 +320,9 @@ impl<'e> MemoryClient<'e> {
         Ok(())
     }
 
-    /// Lets the server receive `count` requests from the file in memory, with calls that only copy,
-    /// and waits for the answers.
-    fn exchange_in_free_calls(&mut self, count: usize) -> Result<ExchangeResult, String> {
+    /// Lets the server receive `count` requests from a file in shared memory instead of a socket, so
+    /// that its receive calls only copy. Waits for the answers.
+    fn exchange_through_memory_file(&mut self, count: usize) -> Result<ExchangeResult, String> {
         let memory = self.memory.ok_or("answers are not kept")?;
         let (begin, before) = (clock::monotonic_ns(), memory.answer_count());
         memory.set_requests_left(count as u64);

@@ -151,7 +151,9 @@ pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure:
     s.only(kind, Cmp::Ge, u32::from(LOWEST_ETHERTYPE), unsure);
 }
 
-/// Returns the position of the IP header, and the transport header or payload after it.
+/// Emits the code that parses the headers of a frame up to the IP header. Returns the position of
+/// the IP header, and what follows it: protocol, position and length. Jumps to an exit in `exits`
+/// if the frame has no IP header, or if this code cannot decide.
 pub(crate) fn parse_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,

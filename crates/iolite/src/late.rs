@@ -30,7 +30,7 @@ fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// The manner in which a writer ends in a test: it closes its stream or is killed.
+/// How a writer ends in a test: it closes its stream or is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WriterExit {
     Closed,

@@ -68,7 +68,7 @@ impl Figures {
         }
     }
 
-    /// Waits for counters of the selected path that contain blocks of the source.
+    /// Waits for counters of the selected path in which the source has blocks.
     fn next_counters(&mut self) -> Value {
         loop {
             let counters = self.next()["selected"]["counters"].take();

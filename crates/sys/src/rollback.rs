@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub enum StepResource {
     /// The step creates a file descriptor.
     Descriptor,
-    /// The step creates a memory mapping, or memory in the kernel.
+    /// The step maps memory, or allocates memory in the kernel.
     Memory,
     /// The step loads or attaches a BPF program.
     Program,

@@ -242,9 +242,8 @@ impl GenerateSource {
         Ok(true)
     }
 
-    /// Emits `number` blocks of the prepared frames, which are an array of `count` frames at
-    /// `place`. Starts with the frame at index `first`, and continues at the start of the array
-    /// after its end.
+    /// Emits `number` blocks from the array of `count` prepared frames at `place`, from index `first`
+    /// on, wrapping around at the end of the array.
     fn emit_frame_array(
         &mut self,
         intake: &mut Intake<'_>,

@@ -1,6 +1,6 @@
 //! Removal of a node and everything below it. Nodes that have another parent, and everything below
-//! them, stay. A use of a node is a filter term that denotes the node; a node with a mark can have
-//! several uses.
+//! them, stay. A node that is written several times in the request, with the same mark
+//! (`--name=X`), is removed in all these places.
 
 use super::cut::{
     cut, filter_path, into_stages, is_followed, isolate_filter, pipeline_from_stages,

@@ -196,7 +196,7 @@ pub enum Policy {
     Deepest,
 }
 
-/// The error that no space can run a node.
+/// Error returned if no space can run a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unplaceable {
     /// The node that no space can run.

@@ -61,7 +61,7 @@ pub(super) fn real_epoll_ctl(
 /// Replaces `epoll_ctl(2)`. Records the registrations of UDP sockets.
 ///
 /// # Safety
-/// U1 must hold for the event.
+/// The event must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(
     set: c_int,
@@ -142,7 +142,7 @@ fn record_new_epoll_set(set: c_int) -> c_int {
 /// block; `None` for no limit.
 ///
 /// # Safety
-/// U1 must hold for the array, which has `room` events.
+/// The array of `room` events must be valid during the call (U1).
 unsafe fn wait_with_rings(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
@@ -175,7 +175,7 @@ unsafe fn wait_with_rings(
 /// after it has added a socket to the set whose ring has datagrams.
 ///
 /// # Safety
-/// U1 must hold for the array, which has `room` events.
+/// The array of `room` events must be valid during the call (U1).
 unsafe fn wait_once(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
@@ -246,7 +246,7 @@ unsafe fn wait_once(
 /// Waits on an epoll set for the time `limit`, to the nanosecond.
 ///
 /// # Safety
-/// U1 must hold for the array and the mask.
+/// The array and the mask must be valid during the call (U1).
 unsafe fn wait_with_ns_timeout(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
@@ -303,7 +303,7 @@ fn wait_limit_from_ms(limit_ms: c_int) -> Option<Duration> {
 /// Replaces `epoll_wait(2)`. Also reports datagrams in the rings of the set's sockets.
 ///
 /// # Safety
-/// U1 must hold for the array.
+/// The array must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_wait(
     set: c_int,
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn epoll_wait(
 /// Replaces `epoll_pwait(2)`. Also reports datagrams in the rings of the set's sockets.
 ///
 /// # Safety
-/// U1 must hold for the array and the mask.
+/// The array and the mask must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait(
     set: c_int,
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn epoll_pwait(
 /// Replaces `epoll_pwait2(2)`. Also reports datagrams in the rings of the set's sockets.
 ///
 /// # Safety
-/// U1 must hold for the array, the time and the mask.
+/// The array, the time and the mask must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait2(
     set: c_int,

@@ -28,7 +28,7 @@ pub(super) mod flag {
 /// Receives a message with the C library's `recvmsg`.
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
     match next_function!(c"recvmsg" as RecvmsgFn) {
         // SAFETY: I1, U1.
@@ -41,7 +41,7 @@ pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c
 /// datagrams that the rings have dropped to the number that the kernel reports.
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 pub(super) unsafe fn receive_from_placeholder(
     socket: &Socket,
     number: c_int,
@@ -64,7 +64,7 @@ pub(super) unsafe fn receive_from_placeholder(
 /// the socket have dropped to the number that the kernel reports.
 ///
 /// # Safety
-/// U1 must hold for the array, its messages and the time.
+/// The array, its messages and the time must be valid during the call (U1).
 pub(super) unsafe fn receive_many_from_kernel(
     (socket, number): (Option<&Socket>, c_int),
     (messages, length): (*mut ReceivedMessage, usize),
@@ -99,7 +99,7 @@ pub(super) unsafe fn receive_many_from_kernel(
 /// program's buffer for control messages has `room` bytes.
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 unsafe fn add_drop_count_to_message(message: *mut Message, room: usize, drops: u32) {
     // SAFETY: U1.
     let message = unsafe { &mut *message };

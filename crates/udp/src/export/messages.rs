@@ -68,7 +68,7 @@ fn received_count(received: isize) -> usize {
 /// Receives into one buffer on a promoted socket.
 ///
 /// # Safety
-/// U1 must hold for the buffer and the address.
+/// The buffer and the address must be valid during the call (U1).
 unsafe fn receive_into_buffer(
     (socket, number): (&Socket, c_int),
     (to, length): (*mut c_void, usize),
@@ -102,7 +102,7 @@ unsafe fn receive_into_buffer(
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the buffer and the address.
+/// The buffer and the address must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvfrom(
     number: c_int,
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn recvfrom(
 /// Replaces `recvfrom(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
-/// U1 must hold for the buffer and the address.
+/// The buffer and the address must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __recvfrom_chk(
     number: c_int,
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the buffer.
+/// The buffer must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(
     number: c_int,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn recv(
 /// Replaces `recv(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
-/// U1 must hold for the buffer.
+/// The buffer must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __recv_chk(
     number: c_int,
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn __recv_chk(
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the buffer.
+/// The buffer must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> isize {
     if let Some(socket) = promoted_socket(number, 0) {
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the array.
+/// The array must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count: c_int) -> isize {
     if let (Some(socket), Ok(piece_count)) =
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
     if let Some(socket) = promoted_socket(number, flags).filter(|_| !message.is_null()) {
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the array and its messages.
+/// The array and its messages must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmmsg(
     number: c_int,

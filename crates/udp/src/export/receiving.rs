@@ -41,7 +41,7 @@ pub(super) fn count_kernel_datagrams(number: c_int, received: usize, flags: c_in
 /// Copies a datagram to a message. Returns the result of the receive call.
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 unsafe fn copy_datagram_to_message(
     (datagram, form): (&Datagram<'_>, ReceiveFormat),
     message: *mut Message,
@@ -86,7 +86,7 @@ unsafe fn copy_datagram_to_message(
 /// Returns the result of the receive call, or `None` if no datagram was received.
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 unsafe fn receive_from_ring(socket: &Socket, message: *mut Message, flags: c_int) -> Option<isize> {
     let errno = preload::errno();
     // SAFETY: U1.
@@ -254,7 +254,7 @@ impl<'s> ReceiveCall<'s> {
 /// socket).
 ///
 /// # Safety
-/// U1 must hold for the message.
+/// The message must be valid during the call (U1).
 pub(super) unsafe fn receive_promoted(
     socket: &Socket,
     number: c_int,
@@ -289,7 +289,7 @@ pub(super) unsafe fn receive_promoted(
 /// Receives several messages on a promoted socket, as recvmmsg(2) does.
 ///
 /// # Safety
-/// U1 must hold for the array and its messages.
+/// The array and its messages must be valid during the call (U1).
 pub(super) unsafe fn receive_many(
     (socket, number): (&Socket, c_int),
     (messages, length): (*mut ReceivedMessage, usize),

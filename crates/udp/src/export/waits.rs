@@ -143,7 +143,7 @@ fn poll_with_rings(
 /// Returns the array of a poll call.
 ///
 /// # Safety
-/// U1 must hold for the array.
+/// The array must be valid during the call (U1).
 unsafe fn poll_entries<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [PollFd] {
     match (entries.is_null(), usize::try_from(count)) {
         // SAFETY: U1.
@@ -155,7 +155,7 @@ unsafe fn poll_entries<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [Pol
 /// Replaces `poll(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
-/// U1 must hold for the array.
+/// The array must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_int) -> c_int {
     let Some(next) = next_function!(c"poll" as PollFn) else { return missing_function() };
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
 /// Replaces `poll(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
-/// U1 must hold for the array.
+/// The array must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __poll_chk(
     entries: *mut PollFd,
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn __poll_chk(
 /// Replaces `ppoll(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
-/// U1 must hold for the array, the time and the mask.
+/// The array, the time and the mask must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ppoll(
     entries: *mut PollFd,
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn ppoll(
 /// Calls `wait` to wait for the descriptors, with the time for which it may block.
 ///
 /// # Safety
-/// U1 must hold for the sets.
+/// The sets must be valid during the call (U1).
 unsafe fn select_with_rings(
     count: c_int,
     [read, others @ ..]: [FdSetWords; 3],
@@ -310,7 +310,7 @@ unsafe fn select_with_rings(
 /// Replaces `select(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
-/// U1 must hold for the sets and the time.
+/// The sets and the time must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn select(
     count: c_int,
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn select(
 /// Replaces `pselect(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
-/// U1 must hold for the sets, the time and the mask.
+/// The sets, the time and the mask must be valid during the call (U1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pselect(
     count: c_int,

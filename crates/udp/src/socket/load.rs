@@ -151,9 +151,10 @@ impl Socket {
         ring.wake_up();
     }
 
-    /// Measures, once in [`RING_SHARE_INTERVAL`], the share of the datagrams that comes from the
-    /// ring. If this share is below [`RING_SHARE_MIN`], returns the socket to the kernel until the
-    /// next promotion, unless the user has requested a ring at any rate. The share is low if the
+    /// Measures the share of the datagrams that comes from the ring, once per
+    /// [`RING_SHARE_INTERVAL`]. If this share is below [`RING_SHARE_MIN`], returns the socket to the
+    /// kernel until the next promotion, unless the user has requested a ring regardless of the load.
+    /// The share is low if the
     /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
     /// the datagrams that reach the placeholder (kernel socket).
     pub(super) fn demote_on_low_ring_share(&self) {
